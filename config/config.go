@@ -1,0 +1,239 @@
+package config
+
+import (
+	"net/netip"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Config is a whole configuration file. Use [Load], [Parse] or [Quick] to make
+// one: its zero value lacks the defaults.
+type Config struct {
+	// Where visitors are answered.
+	Public Public `yaml:"public"`
+	// Where the operator is answered: admin API, service API, metrics, profiles.
+	Admin Admin `yaml:"admin"`
+	// Access for programs that use the service API.
+	Service Service `yaml:"service"`
+	// Where state is kept.
+	Engine Engine `yaml:"engine"`
+	// The keys that sign tickets and admissions.
+	Keys Keys `yaml:"keys"`
+	// This running usher.
+	Node Node `yaml:"node"`
+	// Networks whose X-Forwarded-* and original-URL headers are believed, as CIDR. Danger: whoever sits in one of them can pretend to be any visitor.
+	TrustedProxies []netip.Prefix `yaml:"trusted_proxies"`
+	// What usher itself may reach.
+	Egress Egress `yaml:"egress"`
+	// The waiting rooms.
+	Rooms []Room `yaml:"rooms"`
+	// Gates in front of routes. Not served by this build.
+	Gates Later `yaml:"gates"`
+	// Routes to the instance that owns a session. Not served by this build.
+	Routes Later `yaml:"routes"`
+	// The keeper of outbound connections. Not served by this build.
+	Keeper Later `yaml:"keeper"`
+	// Relays of events to other systems. Not served by this build.
+	Relay Later `yaml:"relay"`
+
+	src source
+}
+
+// Public is the visitors' listener.
+type Public struct {
+	// Address and port of the visitors' listener. Port 0 takes a free one.
+	Listen string `yaml:"listen" default:"127.0.0.1:8080" kind:"listen"`
+	// The address visitors see, if a proxy stands in front: scheme, host and, where it is not the usual one, port. Redirects and token issuer are built on it.
+	URL string `yaml:"url" example:"https://tickets.example.com"`
+	// Certificate and key, to serve https without a proxy in front. Read again on SIGHUP.
+	TLS TLS `yaml:"tls"`
+}
+
+// Admin is the operator's listener.
+type Admin struct {
+	// Address and port of the operator's listener. Danger: keep it on loopback or on a private network.
+	Listen string `yaml:"listen" default:"127.0.0.1:8081" kind:"listen"`
+	// Bearer token of the admin API, or USHER_ADMIN_TOKEN. Empty: made once and kept in the data folder, mode 0600.
+	Token Secret `yaml:"token" min:"16"`
+	// Certificate and key, to serve https on this listener.
+	TLS TLS `yaml:"tls"`
+}
+
+// TLS names a certificate and its key. Both or none.
+type TLS struct {
+	// PEM file with the certificate and its chain.
+	Cert string `yaml:"cert" example:"/etc/usher/tls.crt"`
+	// PEM file with the private key.
+	Key string `yaml:"key" example:"/etc/usher/tls.key"`
+}
+
+// On reports whether TLS is configured.
+func (t TLS) On() bool { return t.Cert != "" || t.Key != "" }
+
+// Service is access to the service API.
+type Service struct {
+	// Bearer tokens, or USHER_SERVICE_TOKENS, comma-separated. None: the service API refuses everybody.
+	Tokens []Secret `yaml:"tokens" min:"16"`
+}
+
+// Engine says where state is kept.
+type Engine struct {
+	// memory: one node, state in memory behind a durable log on disk. redis: many nodes share one Redis (not in this build).
+	Kind string `yaml:"kind" default:"memory" enum:"memory,redis"`
+	// The data folder of the memory engine; admin token and signing keys are kept there too. One process at a time.
+	Dir string `yaml:"dir" default:"./usher-data"`
+	// sync: an answered call is on disk. none: state is lost with the process; for tests and demonstrations.
+	Durability string `yaml:"durability" default:"sync" enum:"sync,none"`
+	// Redis addresses.
+	Addrs []string `yaml:"addrs" only:"redis"`
+	// Redis set-up.
+	Mode string `yaml:"mode" enum:"single,cluster,sentinel" only:"redis"`
+	// Redis ACL user.
+	Username string `yaml:"username" only:"redis"`
+	// Redis password.
+	Password Secret `yaml:"password" only:"redis"`
+	// Speak TLS to Redis.
+	TLS bool `yaml:"tls" only:"redis"`
+	// Name of the master that Sentinel watches.
+	SentinelMaster string `yaml:"sentinel_master" only:"redis"`
+	// How long one attempt to connect to Redis may take.
+	DialTimeout time.Duration `yaml:"dial_timeout" default:"5s" min:"100ms" max:"1m" only:"redis"`
+}
+
+// Keys says where signing keys come from.
+type Keys struct {
+	// Folder of the signing keys, or the keys themselves in USHER_KEYS. Empty: the data folder.
+	Dir string `yaml:"dir"`
+	// The keys themselves; from the environment alone, never from the file.
+	Inline Secret `yaml:"-"`
+}
+
+// Node is this running usher.
+type Node struct {
+	// Name of this node, unique among those that share state. Empty: host name and a random part.
+	ID string `yaml:"id" pattern:"[A-Za-z0-9._-]{0,64}" patternhelp:"up to 64 of A-Z a-z 0-9 . _ -"`
+	// How long a graceful stop may take. Set the supervisor's kill timeout above it.
+	Drain time.Duration `yaml:"drain" default:"30s" min:"0s" max:"1h"`
+}
+
+// Egress bounds what usher itself may dial.
+type Egress struct {
+	// Private networks that keeper, webhooks and probes may reach, as CIDR. Danger: each opens an internal network to addresses that others configure.
+	Allow []netip.Prefix `yaml:"allow"`
+}
+
+// Room is one waiting room.
+type Room struct {
+	// Name of the room, in URLs, cookies and metrics.
+	ID string `yaml:"id" required:"true" pattern:"[a-z0-9-]{1,64}" patternhelp:"1 to 64 of a-z 0-9 -" example:"premiere"`
+	// What the room protects; the most specific match of all rooms wins.
+	Match []Match `yaml:"match"`
+	// Proxy mode: the server that admitted visitors reach. Empty: check mode, or API alone.
+	Origin string `yaml:"origin" example:"http://127.0.0.1:9000"`
+	// How many may be inside.
+	Capacity Capacity `yaml:"capacity"`
+	// How living instances are counted, for capacity.per_instance.
+	Instances Instances `yaml:"instances"`
+	// What an admitted visitor holds.
+	Session Session `yaml:"session"`
+	// How the others wait.
+	Queue Queue `yaml:"queue"`
+	// When the room opens and closes by itself.
+	Schedule Schedule `yaml:"schedule"`
+	// What visitors get while state cannot be reached. closed: 503 and Retry-After. admitted: those with a valid admission pass. open: everybody passes. Danger: open gives up the limit.
+	OnEngineFailure string `yaml:"on_engine_failure" default:"closed" enum:"closed,admitted,open"`
+	// Foreign web origins that may call the room's API from a browser.
+	CORS []string `yaml:"cors" example:"https://app.example.com"`
+	// The waiting page.
+	Page Page `yaml:"page"`
+	// The room's log of events.
+	Log Log `yaml:"log"`
+	// Match paths by case. Danger: an origin that does not tell cases apart is then entered by /SALE.
+	CaseSensitive bool `yaml:"case_sensitive"`
+	// Leave the origin's Cache-Control as it is, instead of making answers private. Danger: a shared cache may hand them to visitors who were not admitted.
+	SharedCache bool `yaml:"shared_cache"`
+	// The analysis advises to scale up when the expected wait exceeds this.
+	TargetWait time.Duration `yaml:"target_wait" default:"30s" min:"1s" max:"24h"`
+}
+
+// Match is a host and a path with all below it.
+type Match struct {
+	// Host name without scheme and port. Empty: every host.
+	Host string `yaml:"host" example:"tickets.example.com"`
+	// The path and all below it.
+	Path string `yaml:"path" default:"/" example:"/premiere"`
+}
+
+// Capacity is how many may be inside.
+type Capacity struct {
+	// Most sessions at one moment, exact. 0: bounded by per_instance or rate_per_minute alone.
+	Active int `yaml:"active" min:"0" max:"100000000" example:"600"`
+	// With it, the limit is the lesser of active and per_instance times the living instances. 0: off.
+	PerInstance int `yaml:"per_instance" min:"0" max:"100000000"`
+	// Most admissions in any 60 seconds. 0: no such limit.
+	RatePerMinute int `yaml:"rate_per_minute" min:"0" max:"10000000"`
+}
+
+// Instances says how living instances are counted.
+type Instances struct {
+	// nodes: running ushers. static: always fallback. kubernetes: ready pods (not in this build).
+	Source string `yaml:"source" default:"nodes" enum:"nodes,kubernetes,static"`
+	// Label selector of the pods.
+	Selector string `yaml:"selector" only:"kubernetes"`
+	// The count while the source has not answered for 60 s; with source static, the count.
+	Fallback int `yaml:"fallback" default:"2" min:"0" max:"100000"`
+}
+
+// Session is what an admitted visitor holds.
+type Session struct {
+	// Ends a session without a request for so long.
+	Idle time.Duration `yaml:"idle" default:"5m" min:"1s" max:"24h"`
+	// Ends every session after so long.
+	Max time.Duration `yaml:"max" default:"30m" min:"1s" max:"168h"`
+	// Ends an admission that nobody used for so long. 0: off.
+	Claim time.Duration `yaml:"claim" default:"60s" min:"0s" max:"24h"`
+	// Keep a slot until the admission token can no longer be used anywhere (its expiry and 60 s of leeway), for origins that verify offline.
+	Hold bool `yaml:"hold"`
+}
+
+// Queue is how visitors wait.
+type Queue struct {
+	// fifo: first come, first served. random: drawn at each admission. passthrough: nobody waits, all are counted (the limit is not kept). reject: nobody waits, 429 when full.
+	Order string `yaml:"order" default:"fifo" enum:"fifo,random,passthrough,reject"`
+	// A waiter who is not heard from for so long is abandoned. Danger: browsers wake hidden tabs only once a minute.
+	Grace time.Duration `yaml:"grace" default:"5m" min:"1s" max:"24h"`
+	// Most waiters; beyond it 429 room_full.
+	MaxWaiting int `yaml:"max_waiting" default:"1000000" min:"1" max:"10000000"`
+}
+
+// Schedule is when the room opens and closes by itself.
+type Schedule struct {
+	// When admissions start, RFC 3339. Empty: at once.
+	OpensAt time.Time `yaml:"opens_at" example:"2030-06-01T10:00:00+09:00"`
+	// Who arrives so long before opens_at is put in random order at the opening; whoever comes before that is told to come later.
+	Prequeue time.Duration `yaml:"prequeue" default:"15m" min:"0s" max:"168h"`
+	// When new visitors are refused, RFC 3339; those who wait are still admitted. Empty: never.
+	ClosesAt time.Time `yaml:"closes_at" example:"2030-06-01T22:00:00+09:00"`
+}
+
+// Page is the waiting page.
+type Page struct {
+	// Folder with the operator's texts, colours, logo or whole template. Empty: the built-in page.
+	Dir string `yaml:"dir"`
+}
+
+// Log is the room's log of events.
+type Log struct {
+	// How long events are kept.
+	Retain time.Duration `yaml:"retain" default:"24h" min:"1m" max:"8760h"`
+	// Most bytes kept; the oldest events go first.
+	MaxBytes Size `yaml:"max_bytes" default:"1GiB" min:"1MiB" max:"1TiB"`
+}
+
+// Later holds a section that is documented but not served by this build; it
+// keeps only where the section stands, for the error.
+type Later struct{ node *yaml.Node }
+
+// Set reports whether the section has content.
+func (l Later) Set() bool { return l.node != nil && len(l.node.Content) > 0 }

@@ -1,0 +1,412 @@
+package config_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ushergo/usher/config"
+)
+
+func noEnv(string) string { return "" }
+
+// load writes the text as usher.yaml and loads it; the error is returned with
+// the folder cut from the paths.
+func load(t *testing.T, text string) (*config.Config, string) {
+	t.Helper()
+	dir := t.TempDir()
+	path := filepath.Join(dir, "usher.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.LoadEnv(path, noEnv)
+	if err == nil {
+		return c, ""
+	}
+	return c, strings.ReplaceAll(err.Error(), dir+"/", "")
+}
+
+func mustLoad(t *testing.T, text string) *config.Config {
+	t.Helper()
+	c, problems := load(t, text)
+	if problems != "" {
+		t.Fatalf("unexpected problems:\n%s", problems)
+	}
+	return c
+}
+
+func TestDefaults(t *testing.T) {
+	c := mustLoad(t, "rooms:\n- {id: premiere, capacity: {active: 600}}\n")
+	if c.Public.Listen != "127.0.0.1:8080" || c.Admin.Listen != "127.0.0.1:8081" {
+		t.Errorf("listeners: %q %q", c.Public.Listen, c.Admin.Listen)
+	}
+	if c.Engine.Kind != "memory" || c.Engine.Dir != "./usher-data" || c.Node.Drain != 30*time.Second {
+		t.Errorf("engine and node: %+v %+v", c.Engine, c.Node)
+	}
+	r := c.Rooms[0]
+	if r.Session.Idle != 5*time.Minute || r.Session.Max != 30*time.Minute || r.Session.Claim != time.Minute {
+		t.Errorf("session: %+v", r.Session)
+	}
+	if r.Queue.Order != "fifo" || r.Queue.Grace != 5*time.Minute || r.Queue.MaxWaiting != 1_000_000 {
+		t.Errorf("queue: %+v", r.Queue)
+	}
+	if r.Log.MaxBytes != 1<<30 || r.Log.Retain != 24*time.Hour || r.OnEngineFailure != "closed" {
+		t.Errorf("log and failure: %+v %q", r.Log, r.OnEngineFailure)
+	}
+}
+
+// The keys of the design, word for word.
+func TestDesignExample(t *testing.T) {
+	c := mustLoad(t, `
+public: {listen: 127.0.0.1:8080, url: ""}
+admin: {listen: 127.0.0.1:8081, token: ""}
+service: {tokens: []}
+engine: {kind: memory, dir: ./usher-data}
+keys: {dir: ""}
+node: {id: "", drain: 30s}
+trusted_proxies: []
+egress: {allow: []}
+rooms:
+  - id: premiere
+    match: [{host: tickets.test, path: /premiere}]
+    origin: http://127.0.0.1:9000
+    capacity: {active: 600, per_instance: 0, rate_per_minute: 0}
+    instances: {source: nodes, selector: "", fallback: 2}
+    session: {idle: 5m, max: 30m, claim: 60s, hold: false}
+    queue: {order: fifo, grace: 5m, max_waiting: 1000000}
+    schedule: {opens_at: "", closes_at: ""}
+    on_engine_failure: closed
+    cors: []
+    page: {dir: ""}
+    log: {retain: 24h, max_bytes: 1GiB}
+gates: []
+routes: []
+keeper: {}
+relay: []
+`)
+	if c.Rooms[0].Match[0] != (config.Match{Host: "tickets.test", Path: "/premiere"}) {
+		t.Errorf("match: %+v", c.Rooms[0].Match)
+	}
+}
+
+func TestProblemsSayWhereWhatAndHow(t *testing.T) {
+	room := func(more string) string {
+		return "rooms:\n- id: a\n  capacity: {active: 5}\n" + more
+	}
+	for _, tc := range []struct{ name, text, want string }{
+		{"misspelt key", "rooms:\n- id: a\n  capcity: {active: 5}\n  capacity: {active: 5}\n",
+			`usher.yaml:3:3: rooms[0].capcity: unknown key; did you mean "capacity"?`},
+		{"key in the wrong section", room("  grace: 5m\n"),
+			`usher.yaml:4:3: rooms[0].grace: unknown key; it belongs under rooms[].queue`},
+		{"key nobody knows", "node: {colour: red}\n",
+			`usher.yaml:1:8: node.colour: unknown key; the keys here are id, drain`},
+		{"key twice", "node: {id: a}\nnode: {id: b}\n",
+			`usher.yaml:2:1: node: is given twice, first in line 1; keep one`},
+		{"duration in words", room("  session:\n    idle: 5 minutes\n"),
+			`usher.yaml:5:11: rooms[0].session.idle: "5 minutes" is not a duration; write 90s, 5m or 1h30m`},
+		{"duration without unit", room("  session: {idle: 300}\n"),
+			`usher.yaml:4:19: rooms[0].session.idle: "300" is not a duration; a duration needs its unit: 300s, or 300m`},
+		{"duration in days", room("  log: {retain: 7d}\n"),
+			`usher.yaml:4:17: rooms[0].log.retain: "7d" is not a duration; write days in hours: 168h`},
+		{"out of range", room("  queue: {grace: 48h}\n"),
+			`usher.yaml:4:18: rooms[0].queue.grace: 48h is out of range; choose from 1s to 24h`},
+		{"size", room("  log: {max_bytes: lots}\n"),
+			`usher.yaml:4:20: rooms[0].log.max_bytes: "lots" is not a size; write 512MiB, 1GiB or a number of bytes`},
+		{"size too small", room("  log: {max_bytes: 4KiB}\n"),
+			`usher.yaml:4:20: rooms[0].log.max_bytes: 4KiB is out of range; choose from 1MiB to 1TiB`},
+		{"time", room("  schedule: {opens_at: tomorrow}\n"),
+			`usher.yaml:4:24: rooms[0].schedule.opens_at: "tomorrow" is not a time; write RFC 3339 with an offset, as 2030-06-01T10:00:00+09:00 or 2030-06-01T01:00:00Z`},
+		{"number as text", "rooms:\n- id: a\n  capacity: {active: \"600\"}\n",
+			`usher.yaml:3:22: rooms[0].capacity.active: must be a whole number, not the text "600"; write it without quotes`},
+		{"choice", room("  queue: {order: fito}\n"),
+			`usher.yaml:4:18: rooms[0].queue.order: "fito" is not one of the choices; did you mean "fifo"?`},
+		{"room id", "rooms:\n- id: My Room\n  capacity: {active: 5}\n",
+			`usher.yaml:2:7: rooms[0].id: "My Room" is not allowed; use 1 to 64 of a-z 0-9 -`},
+		{"no id", "rooms:\n- capacity: {active: 5}\n",
+			`usher.yaml:2:3: rooms[0].id: is missing; write id: premiere`},
+		{"no bound", "rooms:\n- id: a\n",
+			`usher.yaml:2:3: rooms[0].capacity: bounds nothing; write capacity: {active: 600}`},
+		{"same id", room("- id: a\n  capacity: {active: 1}\n"),
+			`usher.yaml:4:7: rooms[1].id: "a" is already the id of rooms[0]; give every room an id of its own`},
+		{"same page", room("  match: [{path: /x}]\n- id: b\n  capacity: {active: 1}\n  match: [{path: /X/}]\n"),
+			`usher.yaml:7:11: rooms[1].match[0]: /X/ on every host is already matched by room "a"; give the page to one room`},
+		{"not a list", "rooms: {id: a}\n",
+			`usher.yaml:1:8: rooms: must be a list, not a mapping; begin each item with a dash`},
+		{"not a mapping", "engine: memory\n",
+			`usher.yaml:1:9: engine: must be a mapping of kind, dir, durability`},
+		{"origin without scheme", room("  match: [{path: /}]\n  origin: 127.0.0.1:9000\n"),
+			`usher.yaml:5:11: rooms[0].origin: "127.0.0.1:9000" has no scheme; write http://127.0.0.1:9000`},
+		{"origin with a path", room("  match: [{path: /}]\n  origin: http://h/app\n"),
+			`usher.yaml:5:11: rooms[0].origin: "http://h/app" holds a path; write http://h; paths are passed on`},
+		{"origin without match", room("  origin: http://h\n"),
+			`rooms[0].match: is missing beside origin; say what the room protects: match: [{path: /}]`},
+		{"path that servers read differently", room("  match: [{path: /a/../b}]\n"),
+			`rooms[0].match[0].path: "/a/../b" holds . or .. steps; write the path they lead to`},
+		{"host with a port", room("  match: [{host: 'h.test:80'}]\n"),
+			`rooms[0].match[0].host: "h.test:80" holds a port; leave the port out`},
+		{"prequeue without opening", room("  schedule: {prequeue: 5m}\n"),
+			`usher.yaml:4:24: rooms[0].schedule.prequeue: is given without opens_at; add opens_at:`},
+		{"closes before it opens", room("  schedule: {opens_at: 2030-06-01T10:00:00Z, closes_at: 2030-06-01T09:00:00Z}\n"),
+			`rooms[0].schedule.closes_at: 2030-06-01T09:00:00Z is not after opens_at (2030-06-01T10:00:00Z)`},
+		{"max under idle", room("  session: {max: 1m}\n"),
+			`usher.yaml:4:18: rooms[0].session.max: 1m is shorter than idle (5m); make max the longer one`},
+		{"page folder", room("  page: {dir: nowhere}\n"),
+			`usher.yaml:4:15: rooms[0].page.dir: cannot read nowhere: no such file or directory; give the path`},
+		{"cors star", room("  cors: ['*']\n"),
+			`usher.yaml:4:10: rooms[0].cors[0]: * would let every site act for your visitors`},
+		{"same listener", "public: {listen: ':8081'}\n",
+			`usher.yaml:1:1: admin.listen: is the same as public.listen (:8081); give it a port of its own, as 127.0.0.1:8082`},
+		{"port alone", "public: {listen: 8080}\n",
+			`usher.yaml:1:18: public.listen: "8080" is a port without a host; write 127.0.0.1:8080, or :8080 for all`},
+		{"network without mask", "trusted_proxies: [10.0.0.1]\n",
+			`usher.yaml:1:19: trusted_proxies[0]: "10.0.0.1" is an address, not a network; write 10.0.0.1/32`},
+		{"network beyond mask", "egress: {allow: [10.1.2.3/8]}\n",
+			`usher.yaml:1:18: egress.allow[0]: 10.1.2.3/8 has bits set beyond its mask; write 10.0.0.0/8`},
+		{"short token", "admin: {token: hunter2}\n",
+			`usher.yaml:1:16: admin.token: is too short (7 characters); use at least 16`},
+		{"redis", "engine: {kind: redis, addrs: ['127.0.0.1:6379'], mode: single}\n",
+			`usher.yaml:1:16: engine.kind: redis is not in this build yet; use kind: memory`},
+		{"redis key for memory", "engine: {addrs: ['127.0.0.1:6379']}\n",
+			`usher.yaml:1:17: engine.addrs: belongs to kind: redis, and kind is memory; remove it`},
+		{"kubernetes", room("  instances: {source: kubernetes, selector: app=x}\n"),
+			`usher.yaml:4:23: rooms[0].instances.source: kubernetes is not in this build yet`},
+		{"gates", "gates: [{key: x}]\n",
+			`usher.yaml:1:8: gates: gates: not in this build yet; remove it`},
+		{"keeper", "keeper: {lease: 20s}\n",
+			`usher.yaml:1:9: keeper: the keeper of connections: not in this build yet`},
+		{"tab", "rooms:\n\t- id: a\n",
+			`YAML is indented by spaces, never by tabs`},
+		{"bracket", "rooms: [\nnode: {}\n", `every [ { and quote is closed`},
+		{"two documents", "node: {}\n---\nnode: {}\n",
+			`the file holds a second document; remove the line ---`},
+		{"tls half", "admin: {tls: {cert: /nowhere/c.pem}}\n",
+			`admin.tls.key: is missing beside cert`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			if _, got := load(t, tc.text); !strings.Contains(got, tc.want) {
+				t.Errorf("got\n  %s\nwant in it\n  %s", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestAllProblemsAtOnceInOrder(t *testing.T) {
+	_, got := load(t, `public: {lissen: ":80"}
+rooms:
+  - id: a
+    capacity: {active: -1}
+    session: {idle: soon, clam: 1s}
+    queue: {grace: 100h}
+  - id: a
+    capacity: {active: 1}
+gates: [{}]
+`)
+	lines := strings.Split(got, "\n")
+	if len(lines) != 7 {
+		t.Fatalf("want 7 problems, got %d:\n%s", len(lines), got)
+	}
+	last := 0
+	for _, l := range lines {
+		var line int
+		if _, err := fmt.Sscanf(l, "usher.yaml:%d:", &line); err != nil || line < last {
+			t.Errorf("not in the order of the file: %s", l)
+		}
+		last = line
+	}
+}
+
+func TestMergeAndAlias(t *testing.T) {
+	c := mustLoad(t, `
+rooms:
+  - &base
+    id: a
+    capacity: {active: 5}
+    session: &s {idle: 1m, max: 2m}
+  - id: b
+    <<: *base
+    queue: {order: random}
+  - {id: c, capacity: {active: 7}, session: *s}
+`)
+	if c.Rooms[1].ID != "b" || c.Rooms[1].Capacity.Active != 5 || c.Rooms[1].Queue.Order != "random" || c.Rooms[2].Session.Max != 2*time.Minute {
+		t.Errorf("got %+v", c.Rooms)
+	}
+}
+
+func TestAliasBombIsRefused(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("trusted_proxies: &a0 [1.2.3.0/24]\nrooms:\n- &r {id: a, cors: [")
+	b.WriteString(strings.Repeat("'https://a.test',", 400) + "]}\n")
+	b.WriteString(strings.Repeat("- *r\n", 2000))
+	if _, got := load(t, b.String()); !strings.Contains(got, "too large") {
+		t.Errorf("got %.200s", got)
+	}
+}
+
+func TestEnvironmentReplacesSecrets(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "usher.yaml")
+	if err := os.WriteFile(path, []byte("admin: {token: short}\nservice: {tokens: [short]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{
+		"USHER_ADMIN_TOKEN":    "0123456789abcdef",
+		"USHER_SERVICE_TOKENS": "aaaaaaaaaaaaaaaa, bbbbbbbbbbbbbbbb",
+		"USHER_KEYS":           "keys",
+	}
+	c, err := config.LoadEnv(path, func(k string) string { return env[k] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Admin.Token.Reveal() != env["USHER_ADMIN_TOKEN"] || len(c.Service.Tokens) != 2 || c.Service.Tokens[1].Reveal() != "bbbbbbbbbbbbbbbb" || c.Keys.Inline.Reveal() != "keys" {
+		t.Error("the environment did not win")
+	}
+	env["USHER_SERVICE_TOKENS"] = "tiny"
+	_, err = config.LoadEnv(path, func(k string) string { return env[k] })
+	if err == nil || !strings.Contains(err.Error(), "USHER_SERVICE_TOKENS: is too short (4 characters)") || strings.Contains(err.Error(), "usher.yaml") {
+		t.Errorf("want the variable named, got %v", err)
+	}
+}
+
+func TestSecretsNeverPrint(t *testing.T) {
+	const secret = "correct-horse-battery"
+	c := config.Default()
+	c.Admin.Token = config.NewSecret(secret)
+	c.Service.Tokens = []config.Secret{config.NewSecret(secret)}
+	var out bytes.Buffer
+	fmt.Fprintf(&out, "%v %+v %#v %s %q %x %d", c, *c, *c, c.Admin.Token, c.Admin.Token, c.Admin.Token, c.Admin.Token)
+	j, err := json.Marshal(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := yaml.Marshal(c.Admin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.Write(j)
+	out.Write(y)
+	slog.New(slog.NewTextHandler(&out, nil)).Info("x", "token", c.Admin.Token, "admin", c.Admin)
+	slog.New(slog.NewJSONHandler(&out, nil)).Info("x", "token", c.Admin.Token, "admin", c.Admin)
+	if s := out.String(); strings.Contains(s, secret) || strings.Contains(s, fmt.Sprintf("%x", secret)) {
+		t.Errorf("a secret was printed:\n%s", s)
+	}
+	// Nor do errors quote one that stands where it should not.
+	_, got := load(t, "rooms:\n- id: a\n  capacity: {active: 1}\n  match: [{path: /}]\n  origin: http://user:"+secret+"@h\n")
+	if got == "" || strings.Contains(got, secret) {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	c := mustLoad(t, `
+public: {listen: 0.0.0.0:80, url: https://t.test}
+admin: {listen: 0.0.0.0:8081}
+engine: {durability: none}
+rooms:
+- {id: a, capacity: {active: 5, per_instance: 9}, queue: {grace: 30s}, on_engine_failure: open}
+`)
+	got := c.Warnings().Error()
+	for _, want := range []string{
+		"admin.listen: the admin API listens beyond this machine without TLS",
+		"public.url: a proxy stands in front, but no network is trusted",
+		"engine.durability: none",
+		"rooms[0].queue.grace: 30s is short",
+		"rooms[0].on_engine_failure: open",
+		"rooms[0].capacity.per_instance: 9 is more than active (5)",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no warning %q in\n%s", want, got)
+		}
+	}
+	if c := mustLoad(t, "rooms:\n- {id: a, capacity: {active: 5}}\n"); len(c.Warnings()) != 0 {
+		t.Errorf("a plain file warns: %v", c.Warnings())
+	}
+}
+
+func TestQuick(t *testing.T) {
+	c := config.Quick(config.QuickOptions{Origin: "http://127.0.0.1:9000/", Active: 600}, noEnv)
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	r := c.Rooms[0]
+	if r.ID != "main" || r.Origin != "http://127.0.0.1:9000" || r.Capacity.Active != 600 || r.Match[0] != (config.Match{Path: "/"}) {
+		t.Errorf("got %+v", r)
+	}
+	err := config.Quick(config.QuickOptions{Origin: "localhost", Active: 0}, noEnv).Validate()
+	if got := fmt.Sprint(err); !strings.Contains(got, "rooms[0].origin") || !strings.Contains(got, "rooms[0].capacity") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	for text, want := range map[string]config.Size{"0": 0, "4096": 4096, "1KiB": 1024, "1GiB": 1 << 30, "1.5GiB": 3 << 29, "100MB": 1e8, "5 MiB": 5 << 20, "7B": 7} {
+		if got, err := config.ParseSize(text); err != nil || got != want {
+			t.Errorf("%s: %d, %v", text, got, err)
+		}
+	}
+	for _, text := range []string{"", "GiB", "x", "1XB", "NaN", "99999999999TiB", "1e99"} {
+		if got, err := config.ParseSize(text); err == nil {
+			t.Errorf("%q read as %d", text, got)
+		}
+	}
+}
+
+func TestDigestNamesValuesNotSpelling(t *testing.T) {
+	digest := func(text string) string { return mustLoad(t, text).Rooms[0].Digest() }
+	a := digest("rooms:\n- {id: a, capacity: {active: 5}, schedule: {opens_at: '2030-06-01T10:00:00+09:00'}}\n")
+	b := digest("# same\nrooms:\n- capacity: {active: 5}\n  session: {idle: 300s}\n  schedule: {opens_at: 2030-06-01T01:00:00Z}\n  id: a\n")
+	c := digest("rooms:\n- {id: a, capacity: {active: 6}, schedule: {opens_at: '2030-06-01T10:00:00+09:00'}}\n")
+	if a != b {
+		t.Error("another spelling of the same room has another digest")
+	}
+	if a == c {
+		t.Error("another limit has the same digest")
+	}
+}
+
+func TestRoomConfigIsValid(t *testing.T) {
+	c := mustLoad(t, "rooms:\n- {id: a, match: [{host: T.test, path: /x}], capacity: {active: 5}, cors: ['https://x.test']}\n")
+	rc := c.Rooms[0].RoomConfig()
+	if err := rc.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if rc.ID != "a" || rc.Match[0].Host != "t.test" || rc.Capacity.Active != 5 || rc.Log.MaxBytes != 1<<30 || rc.CORS[0] != "https://x.test" {
+		t.Errorf("got %+v", rc)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("rooms:\n- {id: a, capacity: {active: 5}}\n"))
+	f.Add([]byte("rooms: &a [*a]\n"))
+	f.Add([]byte("<<: {node: {id: x}}\n"))
+	f.Add([]byte("node: !!binary aGk=\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, err := config.Parse(data)
+		if err == nil && c == nil {
+			t.Error("neither configuration nor error")
+		}
+		if err != nil && config.ProblemsOf(err) == nil {
+			t.Errorf("not Problems: %v", err)
+		}
+	})
+}
+
+func TestWarnsOfReadableSecrets(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "usher.yaml")
+	if err := os.WriteFile(path, []byte("admin: {token: 0123456789abcdef}\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.LoadEnv(path, noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.Warnings().Error(); !strings.Contains(got, "admin.token: stands in a file that others may read; chmod 600 "+path) {
+		t.Errorf("got %q", got)
+	}
+}
