@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
@@ -174,6 +175,9 @@ func verify(find func(kid string) ed25519.PublicKey, room, token string, now tim
 	if len(token) > MaxTokenLen {
 		return Admission{}, fmt.Errorf("%w: it is longer than %d bytes", ErrMalformed, MaxTokenLen)
 	}
+	if strings.ContainsFunc(token, notCompact) { // the decoder would skip line breaks
+		return Admission{}, fmt.Errorf("%w: it is not a signed JWT in compact form", ErrMalformed)
+	}
 	jws, err := jose.ParseSignedCompact(token, edDSAOnly)
 	var alg *jose.ErrUnexpectedSignatureAlgorithm
 	switch {
@@ -199,6 +203,10 @@ func verify(find func(kid string) ed25519.PublicKey, room, token string, now tim
 		return Admission{}, ErrSignature
 	}
 	return readClaims(payload, room, now)
+}
+
+func notCompact(c rune) bool {
+	return (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '-' && c != '_' && c != '.'
 }
 
 // readClaims judges a payload whose signature is good.
