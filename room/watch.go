@@ -1,0 +1,176 @@
+package room
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Watcher is told that something about a ticket, or about the room's state, has changed; what
+// it is, is then read with Status. Notices that were not taken yet are one.
+type Watcher struct {
+	C    <-chan struct{} // closed when the room is deleted
+	c    chan struct{}
+	room *Room
+	id   ID
+}
+
+// Watch watches a ticket and the room's state. Stop it when done.
+func (r *Room) Watch(id ID) *Watcher {
+	w := &Watcher{c: make(chan struct{}, 1), room: r, id: id}
+	w.C = w.c
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	select {
+	case <-r.gone:
+		close(w.c)
+		return w
+	default:
+	}
+	if r.watchers[id] == nil {
+		r.watchers[id] = map[*Watcher]struct{}{}
+	}
+	r.watchers[id][w] = struct{}{}
+	r.everyone[w] = struct{}{}
+	return w
+}
+
+// Stop ends a watch.
+func (w *Watcher) Stop() {
+	w.room.mu.Lock()
+	defer w.room.mu.Unlock()
+	delete(w.room.everyone, w)
+	if ws := w.room.watchers[w.id]; ws != nil {
+		if delete(ws, w); len(ws) == 0 {
+			delete(w.room.watchers, w.id)
+		}
+	}
+}
+
+func (w *Watcher) notify() {
+	select {
+	case w.c <- struct{}{}:
+	default:
+	}
+}
+
+// notifyAll is called with mu held.
+func (r *Room) notifyAll() {
+	for w := range r.everyone {
+		w.notify()
+	}
+}
+
+func (r *Room) closeWatchers() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for w := range r.everyone {
+		close(w.c)
+	}
+	clear(r.everyone)
+	clear(r.watchers)
+	for id, u := range r.uses {
+		u.end()
+		delete(r.uses, id)
+	}
+}
+
+// Rank is a waiter's place by the room's log, without asking the store; ok is false where
+// there is none to tell.
+func (r *Room) Rank(v View) (place, waiting int64, ok bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	place, ok = r.mirror.Place(v)
+	return place, r.mirror.Summary.Waiting, ok
+}
+
+// use is what this node knows of a session that requests go through.
+type use struct {
+	ref     Ref
+	renewed time.Time
+	busy    bool          // a renewal is under way
+	open    int           // requests and sockets under way
+	done    chan struct{} // closed when the session ends
+}
+
+func (u *use) end() { close(u.done) }
+
+// Pass is one request or socket of an admitted ticket.
+type Pass struct {
+	room *Room
+	use  *use
+}
+
+// Done is closed when the session ends: by its limits, by leaving, or with the room.
+func (s *Pass) Done() <-chan struct{} { return s.use.done }
+
+// Close says that the request or socket is over. Call it once.
+func (s *Pass) Close() {
+	s.room.mu.Lock()
+	defer s.room.mu.Unlock()
+	s.use.open--
+}
+
+// Use lets a request of an admitted ticket in: the first one claims the admission, later ones
+// renew it, with one write to the store in a quarter of the idle time; as long as the Pass
+// is not closed, the session is kept from ending by idle. Errors: ErrNotAdmitted, ErrEnded, ErrNoTicket.
+func (r *Room) Use(ctx context.Context, ref Ref) (*Pass, error) {
+	r.mu.Lock()
+	in, ok := r.mirror.Inside[ref.ID]
+	u := r.uses[ref.ID]
+	quarter := time.Duration(r.mirror.Summary.Config.Session.Idle) / 4
+	if ok && in.Seq == ref.Seq && in.Claimed && u != nil && (u.busy || time.Since(u.renewed) < quarter) {
+		u.open++
+		r.mu.Unlock()
+		return &Pass{r, u}, nil
+	}
+	if u != nil {
+		u.busy = true // others go by what is known meanwhile
+	}
+	r.mu.Unlock()
+
+	res, err := r.change(ctx, &Command{Op: OpClaim, Ref: ref})
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if u = r.uses[ref.ID]; u != nil {
+		u.busy = false
+	}
+	if err != nil {
+		return nil, err
+	}
+	if u == nil {
+		if _, ok := r.mirror.Inside[ref.ID]; !ok && !r.mirror.Cursor.Before(res.Cursor) {
+			return nil, ErrEnded // between the answer and now
+		}
+		u = &use{ref: ref, done: make(chan struct{})}
+		r.uses[ref.ID] = u
+	}
+	u.renewed = time.Now()
+	u.open++
+	return &Pass{r, u}, nil
+}
+
+// renewOpen renews the sessions with requests under way.
+func (r *Room) renewOpen(ctx context.Context) {
+	r.mu.RLock()
+	quarter := time.Duration(r.mirror.Summary.Config.Session.Idle) / 4
+	var stale []Ref
+	for _, u := range r.uses {
+		if u.open > 0 && !u.busy && time.Since(u.renewed) >= quarter {
+			stale = append(stale, u.ref)
+		}
+	}
+	r.mu.RUnlock()
+	for _, ref := range stale {
+		_, err := r.change(ctx, &Command{Op: OpRenew, Ref: ref})
+		r.mu.Lock()
+		if u := r.uses[ref.ID]; u != nil && err == nil {
+			u.renewed = time.Now()
+		}
+		r.mu.Unlock()
+		if errors.Is(err, ErrUnavailable) {
+			return // the next second tries again
+		}
+	}
+}
