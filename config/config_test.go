@@ -357,16 +357,23 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-func TestDigestNamesValuesNotSpelling(t *testing.T) {
-	digest := func(text string) string { return mustLoad(t, text).Rooms[0].Digest() }
-	a := digest("rooms:\n- {id: a, capacity: {active: 5}, schedule: {opens_at: '2030-06-01T10:00:00+09:00'}}\n")
-	b := digest("# same\nrooms:\n- capacity: {active: 5}\n  session: {idle: 300s}\n  schedule: {opens_at: 2030-06-01T01:00:00Z}\n  id: a\n")
-	c := digest("rooms:\n- {id: a, capacity: {active: 6}, schedule: {opens_at: '2030-06-01T10:00:00+09:00'}}\n")
+// What the engine compares to tell a changed room from a restarted node.
+func TestRoomConfigNamesValuesNotSpelling(t *testing.T) {
+	marshal := func(text string) string {
+		data, err := json.Marshal(mustLoad(t, text).Rooms[0].RoomConfig())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	a := marshal("rooms:\n- {id: a, capacity: {active: 5}, schedule: {opens_at: '2030-06-01T10:00:00+09:00'}}\n")
+	b := marshal("# same\nrooms:\n- capacity: {active: 5}\n  session: {idle: 300s}\n  cors: []\n  schedule: {opens_at: 2030-06-01T01:00:00Z}\n  id: a\n")
+	c := marshal("rooms:\n- {id: a, capacity: {active: 6}, schedule: {opens_at: '2030-06-01T10:00:00+09:00'}}\n")
 	if a != b {
-		t.Error("another spelling of the same room has another digest")
+		t.Error("another spelling of the same room differs")
 	}
 	if a == c {
-		t.Error("another limit has the same digest")
+		t.Error("another limit does not differ")
 	}
 }
 
@@ -378,6 +385,35 @@ func TestRoomConfigIsValid(t *testing.T) {
 	}
 	if rc.ID != "a" || rc.Match[0].Host != "t.test" || rc.Capacity.Active != 5 || rc.Log.MaxBytes != 1<<30 || rc.CORS[0] != "https://x.test" {
 		t.Errorf("got %+v", rc)
+	}
+}
+
+func TestRoomPatch(t *testing.T) {
+	got, err := config.RoomPatch([]string{"active=800", "queue.order=random", "session.claim=0", "hold=true", "cors=https://a.test,https://b.test", "max_bytes=2GiB", "origin="})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"capacity":{"active":800},"cors":["https://a.test","https://b.test"],"log":{"max_bytes":"2GiB"},"origin":"","queue":{"order":"random"},"session":{"claim":"0s","hold":true}}`
+	if string(data) != want {
+		t.Errorf("got  %s\nwant %s", data, want)
+	}
+	_, err = config.RoomPatch([]string{"actve=8", "idle=soon", "id=x", "active", "grace=100h", "queue=1"})
+	text := fmt.Sprint(err)
+	for _, want := range []string{
+		`actve: unknown key; did you mean "active"?`,
+		`session.idle: "soon" is not a duration; write 90s`,
+		`id: cannot be changed`,
+		`active: has no value; write active=VALUE`,
+		`queue.grace: 100h is out of range; choose from 1s to 24h`,
+		`queue: is a section; name a key in it: queue.order`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
 	}
 }
 

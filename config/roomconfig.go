@@ -1,9 +1,6 @@
 package config
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"time"
 
 	"github.com/ushergo/usher/room"
@@ -53,16 +50,4 @@ func utc(t time.Time) time.Time {
 		return t
 	}
 	return t.UTC()
-}
-
-// Digest names what the file says of r, in 64 hex digits. It changes exactly
-// when a value changes, defaults included, not with comments, order of keys or
-// spelling; the engine keeps it to tell a changed file from a restarted node.
-func (r *Room) Digest() string {
-	data, err := json.Marshal(r.RoomConfig())
-	if err != nil {
-		panic("config: " + err.Error()) // plain data always marshals
-	}
-	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:])
 }
