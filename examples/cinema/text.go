@@ -45,7 +45,7 @@ var texts = map[string]map[string]string{
 	"title.bookings": {"en": "My bookings", "ko": "예매 내역"},
 	"title.sorry":    {"en": "Sorry", "ko": "죄송합니다"},
 
-	"premiere":     {"en": "Premiere", "ko": "최초 시사"},
+	"premiere":     {"en": "Premiere", "ko": "프리미어"},
 	"home.get":     {"en": "Get tickets", "ko": "예매하기"},
 	"home.also":    {"en": "Also showing", "ko": "함께 상영 중"},
 	"age.all":      {"en": "All ages", "ko": "전체 관람가"},
