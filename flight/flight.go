@@ -1,0 +1,359 @@
+package flight
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// Load brings the value of one key. It should heed its context: it ends when the load's time is over, or when nobody
+// waits any more and the policy is CancelLoad (context.Cause tells which), never because the caller who began it left.
+// It carries that caller's values. It may return NotShareable next to a value, and an *Error to name a failure's class.
+type Load[V any] func(ctx context.Context) (V, error)
+
+// Group runs one load per key at a time and gives its result to all who asked meanwhile. The zero value is a group
+// with default options. A Group must not be copied; all methods may be called side by side.
+type Group[K comparable, V any] struct {
+	mu     sync.Mutex
+	opts   Options[K, V]
+	m      *machine[K, V]
+	base   time.Time
+	timer  *time.Timer // the ticks, for all flights
+	ticks  bool        // the timer is set
+	rate   *time.Timer // for loads that wait for the budget's rate
+	rateAt int64
+	filled *sync.Cond                        // a Fill has ended
+	idle   *sync.Cond                        // a load has ended
+	edges  map[*flight[K, V]][]*flight[K, V] // which load waits for which (ring.go)
+	counts counts
+}
+
+// shell is what the group keeps with a flight besides the machine's part.
+type shell[K comparable, V any] struct {
+	life
+	g     *Group[K, V]
+	load  Load[V]
+	val   V
+	err   error         // as told to the callers; written before done is closed
+	done  chan struct{} // made when somebody must wait
+	alone bool          // the verdict: not shareable
+	began int64         // ns since base; 0: not noted
+}
+
+// New makes a Group. It panics on options that Validate refuses.
+func New[K comparable, V any](opts Options[K, V]) *Group[K, V] {
+	if err := opts.Validate(); err != nil {
+		panic(err)
+	}
+	g := &Group[K, V]{opts: opts}
+	g.setup()
+	return g
+}
+
+func (g *Group[K, V]) setup() {
+	g.m = newMachine(g.opts)
+	g.opts = g.m.opts
+	g.base = time.Now().Add(-1) // so that no time is 0
+	g.filled, g.idle = sync.NewCond(&g.mu), sync.NewCond(&g.mu)
+}
+
+// lock locks, and makes a zero Group ready.
+func (g *Group[K, V]) lock() {
+	g.mu.Lock()
+	if g.m == nil {
+		g.setup()
+	}
+}
+
+func (g *Group[K, V]) now() int64 { return int64(time.Since(g.base)) }
+
+// Do gives the value of key: it joins the load in flight, or starts load. It returns when the value is there, or with
+// ctx's error as soon as ctx ends, whatever becomes of the load.
+//
+// Without a load having run for this caller it returns, at once: a *BusyError (ErrBusy) when a bound is reached, a
+// *BackoffError while a failing key is left alone, ErrRecursive, ErrArgs, ErrClosed. Else what the load returned, or
+// ErrTimeout, *PanicError, *GoexitError.
+//
+// If ctx can never be cancelled, a load that this call starts runs in the calling goroutine, and the call cannot
+// return before it does. (A Goexit in the load then ends that goroutine, as it should; others get *GoexitError.)
+func (g *Group[K, V]) Do(ctx context.Context, key K, load Load[V]) (V, error) {
+	f, _, err := g.do(ctx, key, &With{}, load)
+	if err != nil {
+		var zero V
+		return zero, err
+	}
+	if g.opts.Copy != nil && f.err == nil {
+		return g.copyOf(f), nil
+	}
+	return f.val, f.err
+}
+
+// DoWith is Do with more to say, and more to learn.
+func (g *Group[K, V]) DoWith(ctx context.Context, key K, w With, load Load[V]) (Result[V], error) {
+	f, led, err := g.do(ctx, key, &w, load)
+	if err == nil && w.Fresh && f.superseded && f.err == nil {
+		f, led, err = g.do(ctx, key, &w, load)
+	}
+	if err != nil {
+		return Result[V]{}, err
+	}
+	r := Result[V]{Value: f.val, Led: led, Superseded: f.superseded, Generation: f.gen}
+	if f.err == nil && g.opts.Copy != nil {
+		r.Value = g.copyOf(f)
+	}
+	g.mu.Lock()
+	r.Shared = f.shared
+	g.mu.Unlock()
+	return r, f.err
+}
+
+func (g *Group[K, V]) copyOf(f *flight[K, V]) V {
+	g.mu.Lock()
+	sole := !f.shared && g.opts.Fill == nil
+	g.mu.Unlock()
+	if sole {
+		return f.val
+	}
+	return g.opts.Copy(f.val)
+}
+
+// do returns the settled flight whose result is the caller's, or an error of the caller's own.
+func (g *Group[K, V]) do(ctx context.Context, key K, w *With, load Load[V]) (*flight[K, V], bool, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, false, err
+	}
+	above, _ := ctx.Value(contextKey{}).(carrier)
+	for c := above; c != nil; c = c.above() {
+		if f, ok := c.(*flight[K, V]); ok && f.g == g && f.key == key && !f.over() {
+			return nil, false, ErrRecursive
+		}
+	}
+	parent := g.loadOf(above)
+	solo := false
+	for {
+		f, led, err := g.once(ctx, key, w, load, solo, parent)
+		if err != nil {
+			return nil, led, err
+		}
+		if !f.alone || led {
+			return f, led, nil
+		}
+		solo = true // let go: load for herself
+	}
+}
+
+// once is one turn of do: join or lead one flight and see it settled.
+func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], solo bool, parent *flight[K, V]) (*flight[K, V], bool, error) {
+	g.lock()
+	var now int64
+	if g.m.needsClock() {
+		now = g.now()
+	}
+	g.counts.calls++
+	v, f, memo, err := g.m.ask(key, w, solo, now)
+	switch v {
+	case refused, backedOff:
+		err = g.refusal(v, memo, err, now)
+		g.mu.Unlock()
+		if g.opts.Observer != nil {
+			g.opts.Observer.Refused(w.Class, err)
+		}
+		return nil, false, err
+	case take:
+		g.counts.shared++
+		g.mu.Unlock()
+		return f, false, nil
+	case join:
+		g.counts.shared++
+	default:
+		f.g, f.load, f.values = g, load, ctx
+		if !g.ticks && g.opts.Timeout > 0 {
+			g.startTicks()
+		}
+	}
+	if parent != nil {
+		if g.ring(parent, f) {
+			g.m.leave(f) // there is another: f has been led or is joined already
+			g.mu.Unlock()
+			return nil, false, ErrRecursive
+		}
+		defer g.unring(parent, f)
+	}
+	switch {
+	case v == lead && ctx.Done() == nil && len(g.m.ready) == 0 && g.opts.Observer == nil: // the fast path
+		g.counts.loads++
+		g.mu.Unlock()
+		g.run(f)
+		return f, true, nil
+	case v == lead && ctx.Done() == nil:
+		g.begin(f)
+		todo := g.ready()
+		g.mu.Unlock()
+		g.launch(todo)
+		g.observeStart(f)
+		g.run(f)
+		return f, true, nil
+	case v == lead:
+		f.values = context.WithoutCancel(ctx)
+		g.begin(f)
+	case v == wait:
+		f.values = context.WithoutCancel(ctx)
+	}
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
+	todo := g.ready()
+	g.mu.Unlock()
+	g.launch(todo)
+	if v == lead {
+		g.observeStart(f)
+		go g.run(f)
+	}
+	return f, v != join, g.await(ctx, f)
+}
+
+// await waits until f is settled or ctx ends. It allocates nothing and leaves nothing behind.
+func (g *Group[K, V]) await(ctx context.Context, f *flight[K, V]) error {
+	select {
+	case <-f.done:
+		return nil
+	case <-ctx.Done():
+	}
+	g.mu.Lock()
+	if f.settled {
+		g.mu.Unlock()
+		<-f.done // being closed at this moment
+		return nil
+	}
+	cancel := g.m.leave(f)
+	g.counts.left++
+	todo := g.ready()
+	g.mu.Unlock()
+	if cancel {
+		f.end(&causeAbandoned)
+	}
+	g.launch(todo)
+	return ctx.Err()
+}
+
+var causeAbandoned, causeTimeout, causeOver, causeClosed = ErrAbandoned, ErrTimeout, errOver, ErrClosed
+
+// ready takes what the machine has put aside. It is called under the lock, launch after it.
+func (g *Group[K, V]) ready() []*flight[K, V] {
+	todo := g.m.ready
+	if todo == nil {
+		g.setRate()
+		return nil
+	}
+	g.m.ready = nil
+	for _, f := range todo {
+		if f.state == running {
+			g.begin(f)
+		} else {
+			g.m.settle(f)
+		}
+	}
+	g.setRate()
+	return todo
+}
+
+// begin notes the start of a load that will not run in its caller's goroutine.
+func (g *Group[K, V]) begin(f *flight[K, V]) {
+	g.counts.loads++
+	f.began = g.now()
+}
+
+func (g *Group[K, V]) launch(todo []*flight[K, V]) {
+	for _, f := range todo {
+		if f.state == ended { // it will never run; nobody else looks at it
+			close(f.done)
+			continue
+		}
+		g.observeStart(f)
+		go g.run(f)
+	}
+}
+
+// Forget parts the load of key that runs now from all who call from now on: they get a load that begins after this
+// call, behind the real end of the old one. Who waited before gets the old load's value, marked as superseded; it is
+// not filled (Options.Fill), and when Forget returns no older Fill of this key is running. What is remembered of the
+// key's failures goes too. A load of a not shareable key belongs to its one caller and is not touched.
+func (g *Group[K, V]) Forget(key K) {
+	g.lock()
+	defer g.mu.Unlock()
+	f := g.m.forget(key)
+	for f != nil && f.filling {
+		g.filled.Wait()
+	}
+}
+
+// ForgetAll is Forget for all keys at once, those whose first load is running included.
+func (g *Group[K, V]) ForgetAll() {
+	g.lock()
+	defer g.mu.Unlock()
+	g.m.forgetAll()
+	epoch := g.m.epoch
+	for g.fillingBefore(epoch) {
+		g.filled.Wait()
+	}
+}
+
+func (g *Group[K, V]) fillingBefore(epoch uint64) bool {
+	for _, l := range []*list[K, V]{&g.m.running, &g.m.late} {
+		for f := l.head; f != nil; f = f.next {
+			if f.filling && f.epoch < epoch {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Close refuses further calls and those that wait for their turn, with ErrClosed, and waits until every load has
+// really returned, those that all callers have left included. When ctx ends first, the loads are cancelled and Close
+// returns a *CloseError that says how many still run; it may be called again to wait for them.
+func (g *Group[K, V]) Close(ctx context.Context) error {
+	g.lock()
+	g.m.close()
+	todo := g.ready()
+	g.mu.Unlock()
+	g.launch(todo)
+
+	stop := context.AfterFunc(ctx, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.idle.Broadcast()
+	})
+	defer stop()
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for g.m.count() > 0 && ctx.Err() == nil {
+		g.idle.Wait()
+	}
+	n := g.m.count()
+	if n == 0 {
+		g.stopTimers()
+		return nil
+	}
+	for _, l := range []*list[K, V]{&g.m.running, &g.m.late} {
+		for f := l.head; f != nil; f = f.next {
+			f.end(&causeClosed)
+		}
+	}
+	return &CloseError{Running: n, Err: ctx.Err()}
+}
+
+// refusal counts, and makes the error of a key that is left alone.
+func (g *Group[K, V]) refusal(v verdict, mm *memo[K], err error, now int64) error {
+	if v == backedOff {
+		g.counts.backedOff++
+		return &BackoffError{Err: mm.err, Class: mm.class, Failures: mm.failures, Wait: time.Duration(mm.until - now)}
+	}
+	var busy *BusyError
+	if errors.As(err, &busy) {
+		g.counts.refused[busy.Reason]++
+	}
+	return err
+}

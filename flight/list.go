@@ -1,0 +1,34 @@
+package flight
+
+// list is a first-in first-out list through the flights themselves, so that putting one in allocates nothing and
+// taking one out from anywhere is cheap.
+type list[K comparable, V any] struct {
+	head, tail *flight[K, V]
+	n          int
+}
+
+func (l *list[K, V]) push(f *flight[K, V]) {
+	f.prev, f.next = l.tail, nil
+	if l.tail == nil {
+		l.head = f
+	} else {
+		l.tail.next = f
+	}
+	l.tail = f
+	l.n++
+}
+
+func (l *list[K, V]) remove(f *flight[K, V]) {
+	if f.prev == nil {
+		l.head = f.next
+	} else {
+		f.prev.next = f.next
+	}
+	if f.next == nil {
+		l.tail = f.prev
+	} else {
+		f.next.prev = f.prev
+	}
+	f.prev, f.next = nil, nil
+	l.n--
+}

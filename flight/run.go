@@ -1,0 +1,165 @@
+package flight
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"time"
+)
+
+// run calls the load and ends the flight, whatever the load does.
+func (g *Group[K, V]) run(f *flight[K, V]) {
+	normal := false
+	defer func() {
+		if normal {
+			return
+		}
+		var zero V
+		if r := recover(); r != nil {
+			g.finish(f, zero, &PanicError{Value: r, Stack: debug.Stack()}, Unclassed)
+		} else {
+			g.finish(f, zero, &GoexitError{Stack: debug.Stack()}, Unclassed)
+		}
+	}()
+	val, err := f.load(f)
+	class := Unclassed
+	if err != nil {
+		class = g.classify(err)
+	} else if g.opts.Fill != nil {
+		g.fill(f, val)
+	}
+	normal = true
+	g.finish(f, val, err, class)
+}
+
+func (g *Group[K, V]) classify(err error) Class {
+	var alone *NotShareableError
+	if errors.As(err, &alone) {
+		return Unclassed
+	}
+	return classOf(g.opts.Classify, err)
+}
+
+// fill gives a good value to Options.Fill unless a Forget has come; a Forget that comes now waits.
+func (g *Group[K, V]) fill(f *flight[K, V], val V) {
+	g.mu.Lock()
+	if f.forgotten || f.epoch != g.m.epoch || f.solo || f.settled {
+		g.mu.Unlock()
+		return
+	}
+	f.filling = true
+	g.mu.Unlock()
+	defer func() {
+		g.mu.Lock()
+		f.filling = false
+		g.mu.Unlock()
+		g.filled.Broadcast()
+	}()
+	g.opts.Fill(f.key, val)
+}
+
+// finish is the real end of f's load.
+func (g *Group[K, V]) finish(f *flight[K, V], val V, err error, class Class) {
+	out, alone := g.outcome(err, class)
+	g.mu.Lock()
+	var now int64
+	if err != nil || f.began != 0 || g.m.needsClock() {
+		now = g.now()
+	}
+	told := f.settled
+	if !told {
+		f.val, f.err, f.alone = val, out.err, alone
+	}
+	e := LoadEnd{Callers: int(f.waiters), Orphan: f.orphan, Class: class, Err: err}
+	failures := g.failures(f.key, class)
+	g.m.end(f, out, now)
+	e.Superseded = f.superseded
+	if class != Unclassed && failures > 0 {
+		g.counts.repeated++
+		e.Failures = failures
+	}
+	todo := g.ready()
+	if g.m.closed {
+		g.idle.Broadcast()
+	}
+	done := f.done
+	g.mu.Unlock()
+	f.life.end(&causeOver)
+	if !told && done != nil {
+		close(done)
+	}
+	g.launch(todo)
+	if g.opts.Observer != nil {
+		e.Took = time.Duration(now - f.began)
+		e.Share = shareOf(f)
+		g.opts.Observer.LoadEnded(e)
+	}
+}
+
+func (g *Group[K, V]) failures(key K, class Class) int {
+	if class == Unclassed || len(g.m.memos.of) == 0 {
+		return 0
+	}
+	if mm := g.m.memos.of[key]; mm != nil && !mm.unshareable {
+		return mm.failures
+	}
+	return 0
+}
+
+// outcome tells the machine what an error means. A not-shareable verdict is no error to its caller.
+func (g *Group[K, V]) outcome(err error, class Class) (outcome, bool) {
+	if err == nil {
+		return outcome{}, false
+	}
+	var alone *NotShareableError
+	if errors.As(err, &alone) {
+		d := alone.For
+		if d <= 0 {
+			d = g.opts.NotShareableFor
+		}
+		return outcome{unshareable: true, markFor: int64(d)}, true
+	}
+	out := outcome{err: err, class: class}
+	if class != Unclassed && !g.opts.Backoff.Off {
+		out.hold = func(failures int) int64 { return int64(g.opts.Backoff.Delay(class, failures, err)) }
+	}
+	return out, false
+}
+
+// Deliver lets a load tell its result to all who wait before it ends, and with a good value to all who come until it
+// ends, for instance when a response's header is there and its body is still to come. err is as a load would return
+// it: nil, NotShareable, or a failure. What the load returns afterwards changes nothing any more but its key and its
+// budget, which stay taken until then; its timeout no longer counts. ctx is the load's own or derived from it.
+//
+// It answers false, and nothing happens, if the result has been told already (by an earlier Deliver or by the
+// timeout), or if ctx belongs to no load with values of type V.
+func Deliver[V any](ctx context.Context, val V, err error) bool {
+	d, ok := ctx.Value(contextKey{}).(interface{ deliver(V, error) bool })
+	return ok && d.deliver(val, err)
+}
+
+func (f *flight[K, V]) deliver(val V, err error) bool {
+	g := f.g
+	class := Unclassed
+	if err != nil {
+		class = g.classify(err)
+	} else if g.opts.Fill != nil {
+		g.fill(f, val)
+	}
+	out, alone := g.outcome(err, class)
+	g.mu.Lock()
+	if f.settled || f.state != running {
+		g.mu.Unlock()
+		return false
+	}
+	f.val, f.err, f.alone = val, out.err, alone
+	g.m.deliver(f, out, g.now())
+	if f.done == nil {
+		f.done = make(chan struct{})
+	}
+	todo := g.ready()
+	g.mu.Unlock()
+	close(f.done)
+	g.launch(todo)
+	return true
+}
