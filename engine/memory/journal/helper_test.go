@@ -1,0 +1,20 @@
+package journal_test
+
+import (
+	"sync/atomic"
+
+	"github.com/ushergo/usher/engine/memory/journal"
+)
+
+type atomicPos struct{ v atomic.Int64 }
+
+func (a *atomicPos) load() journal.Pos { return journal.Pos(a.v.Load()) }
+
+func (a *atomicPos) raise(p journal.Pos) {
+	for {
+		old := a.v.Load()
+		if int64(p) <= old || a.v.CompareAndSwap(old, int64(p)) {
+			return
+		}
+	}
+}
