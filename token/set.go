@@ -97,7 +97,7 @@ func (s *set) rotate(random func() []byte, now time.Time) (*set, RotateReport, e
 	if last := s.Sign[len(s.Sign)-1]; last.From > now.Unix() && len(s.Sign) > 1 {
 		return s, s.report(true), nil
 	}
-	from := now.Add(Lead)
+	from := now.Add(Lead + time.Second - 1).Truncate(time.Second) // times are kept in seconds: never less than Lead
 	next := &set{Layout: layout, Request: s.Request}
 	next.Sign = append(retire(s.Sign, now, from.Add(MaxAge+Leeway+retireMargin)), newSignKey(random(), from))
 	next.Seal = append(retire(s.Seal, now, from.Add(TicketAge)), newMACKey(random(), from))
