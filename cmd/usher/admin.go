@@ -1,0 +1,121 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ushergo/usher/cmd/usher/internal/adminapi"
+	"github.com/ushergo/usher/config"
+)
+
+// adminTokenFile is where serve keeps a token it made, in the data folder.
+const adminTokenFile = "admin.token"
+
+// adminFlags say which usher is meant, and how to prove that one may ask it.
+type adminFlags struct {
+	url, tokenFile, data, config string
+}
+
+func (f *adminFlags) register(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&f.url, "admin", "", "address of the admin listener (default USHER_ADMIN_URL, --config, or http://127.0.0.1:8081)")
+	flags.StringVar(&f.tokenFile, "token-file", "", "file with the admin token (default USHER_ADMIN_TOKEN, --config, or admin.token in --data)")
+	flags.StringVar(&f.data, "data", "", "data folder of the running usher (default ./usher-data)")
+	flags.StringVar(&f.config, "config", "", "configuration file of the running usher, to take address, token and folder from")
+}
+
+// client finds address and token: what is said on the command line wins over
+// the environment, and the environment over the file.
+func (f *adminFlags) client() (*adminapi.Client, error) {
+	url, data := f.url, f.data
+	var token config.Secret
+	var from string
+	if v := os.Getenv("USHER_ADMIN_URL"); url == "" && v != "" {
+		url = v
+	}
+	if f.config != "" {
+		c, err := config.Load(f.config)
+		if err != nil {
+			return nil, err
+		}
+		if url == "" {
+			url = adminURL(c)
+		}
+		if data == "" {
+			data = c.Engine.Dir
+		}
+		token, from = c.Admin.Token, f.config // of the environment, if it has one
+	}
+	if url == "" {
+		url = "http://127.0.0.1:8081"
+	}
+	if data == "" {
+		data = "./usher-data"
+	}
+	switch env := strings.TrimSpace(os.Getenv("USHER_ADMIN_TOKEN")); {
+	case f.tokenFile != "":
+		t, err := readToken(f.tokenFile)
+		if err != nil {
+			return nil, err
+		}
+		token, from = t, f.tokenFile
+	case env != "":
+		token, from = config.NewSecret(env), "USHER_ADMIN_TOKEN"
+	case token.Empty():
+		path := filepath.Join(data, adminTokenFile)
+		t, err := readToken(path)
+		if err == nil {
+			token, from = t, path
+		} else if !os.IsNotExist(err) {
+			return nil, err
+		} else {
+			from = ""
+		}
+	}
+	return adminapi.New(url, token, from)
+}
+
+// adminURL is where a local client finds the admin listener of c.
+func adminURL(c *config.Config) string {
+	scheme := "http://"
+	if c.Admin.TLS.On() {
+		scheme = "https://"
+	}
+	host, port, err := net.SplitHostPort(c.Admin.Listen)
+	if err != nil {
+		return scheme + c.Admin.Listen
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	return scheme + net.JoinHostPort(host, port)
+}
+
+func readToken(path string) (config.Secret, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		if os.IsPermission(err) {
+			return config.Secret{}, fmt.Errorf("may not read the admin token in %s; run this as the user that runs usher, or set USHER_ADMIN_TOKEN", path)
+		}
+		return config.Secret{}, err
+	}
+	t := strings.TrimSpace(string(data))
+	if t == "" {
+		return config.Secret{}, fmt.Errorf("%s is empty; it should hold the admin token", path)
+	}
+	return config.NewSecret(t), nil
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
