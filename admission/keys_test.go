@@ -232,9 +232,12 @@ func TestAnswersThatAreNotKeys(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				u := newUsher(t, time.Now)
+				var mu sync.Mutex
 				var hosts []string
 				u.reply(func(w http.ResponseWriter, r *http.Request) {
+					mu.Lock()
 					hosts = append(hosts, r.URL.Host)
+					mu.Unlock()
 					answer(w, r)
 				})
 				h := origin(t, u)
@@ -245,6 +248,8 @@ func TestAnswersThatAreNotKeys(t *testing.T) {
 				if waited := time.Since(start); waited > 5*time.Second {
 					t.Errorf("the visitor waited %v", waited)
 				}
+				mu.Lock()
+				defer mu.Unlock()
 				for _, host := range hosts {
 					if host != "usher.test" {
 						t.Errorf("keys were asked of %s", host)
