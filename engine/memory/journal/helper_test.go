@@ -2,6 +2,7 @@ package journal_test
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/ushergo/usher/engine/memory/journal"
 )
@@ -18,3 +19,6 @@ func (a *atomicPos) raise(p journal.Pos) {
 		}
 	}
 }
+
+// pollTick fires soon: for loops that look whether the disk has died.
+func pollTick() <-chan time.Time { return time.After(time.Millisecond) }

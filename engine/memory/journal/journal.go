@@ -103,7 +103,7 @@ type Journal struct {
 type group struct {
 	start, end Pos
 	buf        []byte
-	records    uint64 // known once it is sealed; before that 0
+	records    uint64        // known once it is sealed; before that 0
 	done       chan struct{} // closed when durable, or when err is set
 	err        error
 }
