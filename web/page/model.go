@@ -87,6 +87,9 @@ func (p *Pages) model(s State) *model {
 	if v.State == Waiting && s.Order == "random" {
 		m.Reason = "random"
 	}
+	if (v.State == Prequeue || v.State == NotOpen) && v.OpensAt == nil && v.EntersAt == nil {
+		m.Reason = "soon"
+	}
 	if v.Place != nil && *v.Place > 0 {
 		m.Place = number(*v.Place)
 	}

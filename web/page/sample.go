@@ -19,6 +19,7 @@ func Samples(now time.Time) []Sample {
 		return State{Room: "premiere", View: v, Next: "/premiere", Grace: 5 * time.Minute, Claim: time.Minute}
 	}
 	const id = "t7Qd2mXw9KfB4nRz"
+	other := func(s State, id string) State { s.View.TicketID = id; return s }
 	waiting := base(View{State: Waiting, TicketID: id, Place: n(1234), Waiting: n(99400), ETALow: s(510), ETAHigh: s(690)})
 	message := waiting
 	message.View.Place, message.View.Waiting = n(7), n(812)
@@ -29,7 +30,8 @@ func Samples(now time.Time) []Sample {
 	fresh := base(View{State: Waiting, TicketID: id, Place: n(1_048_576), Waiting: n(1_048_576)})
 
 	out := []Sample{
-		{"waiting", waiting}, {"waiting.message", message}, {"waiting.random", random}, {"waiting.fresh", fresh},
+		{"waiting", waiting}, {"waiting.message", other(message, "b3HcWk8sPz1LqXvG")},
+		{"waiting.random", random}, {"waiting.fresh", other(fresh, "n5YtGd0rJm7CeUaS")},
 		{"prequeue", base(View{State: Prequeue, TicketID: id, Waiting: n(18211), OpensAt: in(754 * time.Second),
 			Draw: "9f2c1be07a44d1c86b0e35f7a1d29c6654e0c8b7f1a35d20"})},
 		{"not_open", base(View{State: NotOpen, OpensAt: in(49*time.Hour + 754*time.Second), EntersAt: in(49*time.Hour - 146*time.Second)})},
