@@ -7,12 +7,15 @@ import (
 	"time"
 )
 
-// A flight is the context of its own load: that saves the allocations of a derived one, which most loads never look
-// at. The first call of Done makes a real cancellable context, so that contexts derived from it need no goroutine.
-type life struct {
+// loadContext is the context of a load. It derives nothing until somebody calls Done, which many loads never do; only
+// then a real cancellable context is made, so that contexts derived from it need no goroutine. It is apart from the
+// flight because a load may keep its context for longer than its flight is kept.
+type loadContext[K comparable, V any] struct {
 	values context.Context // the leader's, without her cancellation
 	real   atomic.Pointer[realContext]
 	cause  atomic.Pointer[error] // why it ended; set once
+	g      *Group[K, V]
+	f      *flight[K, V] // only while f.ctx points back here, which is looked at under the group's lock
 }
 
 type realContext struct {
@@ -23,88 +26,91 @@ type realContext struct {
 type contextKey struct{}
 
 // carrier is what a load's context answers to contextKey: it leads to the loads above it, of whatever group.
-type carrier interface {
-	above() carrier
-	over() bool
-}
+type carrier interface{ above() carrier }
 
 var errOver = errors.New("flight: the load has returned")
 
+// Why a load's context ends. Never changed; end wants their addresses.
+var causeAbandoned, causeTimeout, causeOver, causeClosed = ErrAbandoned, ErrTimeout, errOver, ErrClosed
+
 // end cancels the context with a cause. Only the first cause counts.
-func (l *life) end(cause *error) {
-	if !l.cause.CompareAndSwap(nil, cause) {
+func (c *loadContext[K, V]) end(cause *error) {
+	if !c.cause.CompareAndSwap(nil, cause) {
 		return
 	}
-	if r := l.real.Load(); r != nil {
+	if r := c.real.Load(); r != nil {
 		r.cancel(*cause)
 	}
 }
 
-func (l *life) over() bool {
-	c := l.cause.Load()
-	return c != nil && *c == errOver
+// above is the load in whose context this one was asked for.
+func (c *loadContext[K, V]) above() carrier {
+	up, _ := c.values.Value(contextKey{}).(carrier)
+	return up
 }
 
-// above is the load in whose context this one was asked for.
-func (l *life) above() carrier {
-	c, _ := l.values.Value(contextKey{}).(carrier)
-	return c
+// flight is the flight that c still belongs to, or nil. Under the lock.
+func (c *loadContext[K, V]) flight() *flight[K, V] {
+	if c.f.ctx != c || c.f.state != running {
+		return nil
+	}
+	return c.f
 }
 
 // Done makes the real context first: then either it sees the cause here, or end sees the context.
-func (l *life) Done() <-chan struct{} {
-	if r := l.real.Load(); r != nil {
+func (c *loadContext[K, V]) Done() <-chan struct{} {
+	if r := c.real.Load(); r != nil {
 		return r.Done()
 	}
-	ctx, cancel := context.WithCancelCause(l.values)
+	ctx, cancel := context.WithCancelCause(c.values)
 	r := &realContext{ctx, cancel}
-	if !l.real.CompareAndSwap(nil, r) {
+	if !c.real.CompareAndSwap(nil, r) {
 		cancel(nil)
-		r = l.real.Load()
+		r = c.real.Load()
 	}
-	if c := l.cause.Load(); c != nil {
-		r.cancel(*c)
+	if cause := c.cause.Load(); cause != nil {
+		r.cancel(*cause)
 	}
 	return r.Done()
 }
 
-func (l *life) Err() error {
-	switch c := l.cause.Load(); {
-	case c == nil:
+func (c *loadContext[K, V]) Err() error {
+	switch cause := c.cause.Load(); {
+	case cause == nil:
 		return nil
-	case *c == ErrTimeout:
+	case *cause == ErrTimeout:
 		return context.DeadlineExceeded
 	default:
 		return context.Canceled
 	}
 }
 
-// Value and Deadline complete context.Context.
-func (f *flight[K, V]) Value(key any) any {
+func (c *loadContext[K, V]) Value(key any) any {
 	if key == (contextKey{}) {
-		return f
+		return c
 	}
-	if r := f.real.Load(); r != nil {
+	if r := c.real.Load(); r != nil {
 		return r.Value(key)
 	}
-	return f.values.Value(key)
+	return c.values.Value(key)
 }
 
-func (f *flight[K, V]) Deadline() (time.Time, bool) {
-	d := f.g.opts.Timeout
-	if d < 0 {
+func (c *loadContext[K, V]) Deadline() (time.Time, bool) {
+	g := c.g
+	if g.opts.Timeout < 0 {
 		return time.Time{}, false
 	}
-	f.g.mu.Lock()
-	defer f.g.mu.Unlock()
-	if f.delivered || f.settled {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f := c.flight()
+	if f == nil || f.settled {
 		return time.Time{}, false
 	}
 	if f.began == 0 { // led inline, where the clock is not read: soon after the start is near enough
-		f.began = f.g.now()
+		f.began = g.now()
 	}
-	return f.g.base.Add(time.Duration(f.began) + d), true
+	return g.base.Add(time.Duration(f.began) + g.opts.Timeout), true
 }
 
-// String keeps fmt from walking through a flight's innards when a context is printed.
-func (f *flight[K, V]) String() string { return "flight.load" }
+// String keeps fmt from walking through a group's innards when a context is printed.
+func (c *loadContext[K, V]) String() string { return "flight.load" }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,18 +28,20 @@ type Group[K comparable, V any] struct {
 	idle   *sync.Cond                        // a load has ended
 	edges  map[*flight[K, V]][]*flight[K, V] // which load waits for which (ring.go)
 	counts counts
+	spare  atomic.Pointer[flight[K, V]] // a zero flight for the next to lead inline
 }
 
 // shell is what the group keeps with a flight besides the machine's part.
 type shell[K comparable, V any] struct {
-	life
-	g     *Group[K, V]
+	ctx   *loadContext[K, V]
 	load  Load[V]
 	val   V
 	err   error         // as told to the callers; written before done is closed
 	done  chan struct{} // made when somebody must wait
-	alone bool          // the verdict: not shareable
 	began int64         // ns since base; 0: not noted
+	alone bool          // the verdict: not shareable
+	early bool          // Deliver was called
+	asks  bool          // the load has asked for other keys of its group
 }
 
 // New makes a Group. It panics on options that Validate refuses.
@@ -54,6 +57,12 @@ func New[K comparable, V any](opts Options[K, V]) *Group[K, V] {
 func (g *Group[K, V]) setup() {
 	g.m = newMachine(g.opts)
 	g.opts = g.m.opts
+	g.m.blank = func() *flight[K, V] {
+		if f := g.spare.Swap(nil); f != nil {
+			return f
+		}
+		return new(flight[K, V])
+	}
 	g.base = time.Now().Add(-1) // so that no time is 0
 	g.filled, g.idle = sync.NewCond(&g.mu), sync.NewCond(&g.mu)
 }
@@ -78,7 +87,7 @@ func (g *Group[K, V]) now() int64 { return int64(time.Since(g.base)) }
 // If ctx can never be cancelled, a load that this call starts runs in the calling goroutine, and the call cannot
 // return before it does. (A Goexit in the load then ends that goroutine, as it should; others get *GoexitError.)
 func (g *Group[K, V]) Do(ctx context.Context, key K, load Load[V]) (V, error) {
-	f, _, err := g.do(ctx, key, &With{}, load)
+	f, led, err := g.do(ctx, key, &With{}, load)
 	if err != nil {
 		var zero V
 		return zero, err
@@ -86,7 +95,21 @@ func (g *Group[K, V]) Do(ctx context.Context, key K, load Load[V]) (V, error) {
 	if g.opts.Copy != nil && f.err == nil {
 		return g.copyOf(f), nil
 	}
-	return f.val, f.err
+	val, err := f.val, f.err
+	if led {
+		g.recycle(f)
+	}
+	return val, err
+}
+
+// recycle keeps f, whose result its leader has just taken, for another load, if it is certain that nobody else holds it:
+// it was never joined, nor told before its end, and neither a Fill nor a ring of loads looks back at it.
+func (g *Group[K, V]) recycle(f *flight[K, V]) {
+	if f.shared || f.early || f.timedOut || f.asks || g.opts.Fill != nil {
+		return
+	}
+	f.blank()
+	g.spare.Store(f)
 }
 
 // DoWith is Do with more to say, and more to learn.
@@ -124,15 +147,9 @@ func (g *Group[K, V]) do(ctx context.Context, key K, w *With, load Load[V]) (*fl
 		return nil, false, err
 	}
 	above, _ := ctx.Value(contextKey{}).(carrier)
-	for c := above; c != nil; c = c.above() {
-		if f, ok := c.(*flight[K, V]); ok && f.g == g && f.key == key && !f.over() {
-			return nil, false, ErrRecursive
-		}
-	}
-	parent := g.loadOf(above)
 	solo := false
 	for {
-		f, led, err := g.once(ctx, key, w, load, solo, parent)
+		f, led, err := g.once(ctx, key, w, load, solo, above)
 		if err != nil {
 			return nil, led, err
 		}
@@ -144,13 +161,21 @@ func (g *Group[K, V]) do(ctx context.Context, key K, w *With, load Load[V]) (*fl
 }
 
 // once is one turn of do: join or lead one flight and see it settled.
-func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], solo bool, parent *flight[K, V]) (*flight[K, V], bool, error) {
+func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], solo bool, above carrier) (*flight[K, V], bool, error) {
 	g.lock()
 	var now int64
 	if g.m.needsClock() {
 		now = g.now()
 	}
 	g.counts.calls++
+	var parent *flight[K, V]
+	if above != nil {
+		var recursive bool
+		if parent, recursive = g.loadAbove(above, key); recursive {
+			g.mu.Unlock()
+			return nil, false, ErrRecursive
+		}
+	}
 	v, f, memo, err := g.m.ask(key, w, solo, now)
 	switch v {
 	case refused, backedOff:
@@ -167,40 +192,45 @@ func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], so
 	case join:
 		g.counts.shared++
 	default:
-		f.g, f.load, f.values = g, load, ctx
+		f.load = load
+		f.ctx = &loadContext[K, V]{values: ctx, g: g, f: f}
 		if !g.ticks && g.opts.Timeout > 0 {
 			g.startTicks()
 		}
 	}
 	if parent != nil {
-		if g.ring(parent, f) {
-			g.m.leave(f) // there is another: f has been led or is joined already
-			g.mu.Unlock()
-			return nil, false, ErrRecursive
-		}
-		defer g.unring(parent, f)
+		return g.nested(ctx, v, f, parent)
 	}
-	switch {
-	case v == lead && ctx.Done() == nil && len(g.m.ready) == 0 && g.opts.Observer == nil: // the fast path
+	return g.proceed(ctx, v, f)
+}
+
+// nested is proceed for a call made by a load of this group.
+func (g *Group[K, V]) nested(ctx context.Context, v verdict, f, parent *flight[K, V]) (*flight[K, V], bool, error) {
+	if g.ring(parent, f) {
+		g.m.leave(f) // there is another waiter, or it has not begun
+		g.mu.Unlock()
+		return nil, false, ErrRecursive
+	}
+	defer g.unring(parent, f)
+	return g.proceed(ctx, v, f)
+}
+
+// proceed leads f or waits for it, as the machine said. It is called under the lock and unlocks.
+func (g *Group[K, V]) proceed(ctx context.Context, v verdict, f *flight[K, V]) (*flight[K, V], bool, error) {
+	inline := v == lead && ctx.Done() == nil
+	if inline && len(g.m.ready) == 0 && g.opts.Observer == nil { // the fast path
 		g.counts.loads++
 		g.mu.Unlock()
 		g.run(f)
 		return f, true, nil
-	case v == lead && ctx.Done() == nil:
-		g.begin(f)
-		todo := g.ready()
-		g.mu.Unlock()
-		g.launch(todo)
-		g.observeStart(f)
-		g.run(f)
-		return f, true, nil
-	case v == lead:
-		f.values = context.WithoutCancel(ctx)
-		g.begin(f)
-	case v == wait:
-		f.values = context.WithoutCancel(ctx)
 	}
-	if f.done == nil {
+	if v != join && !inline {
+		f.ctx.values = context.WithoutCancel(ctx)
+	}
+	if v == lead {
+		g.begin(f)
+	}
+	if !inline && f.done == nil {
 		f.done = make(chan struct{})
 	}
 	todo := g.ready()
@@ -208,6 +238,12 @@ func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], so
 	g.launch(todo)
 	if v == lead {
 		g.observeStart(f)
+	}
+	if inline {
+		g.run(f)
+		return f, true, nil
+	}
+	if v == lead {
 		go g.run(f)
 	}
 	return f, v != join, g.await(ctx, f)
@@ -231,13 +267,11 @@ func (g *Group[K, V]) await(ctx context.Context, f *flight[K, V]) error {
 	todo := g.ready()
 	g.mu.Unlock()
 	if cancel {
-		f.end(&causeAbandoned)
+		f.ctx.end(&causeAbandoned)
 	}
 	g.launch(todo)
 	return ctx.Err()
 }
-
-var causeAbandoned, causeTimeout, causeOver, causeClosed = ErrAbandoned, ErrTimeout, errOver, ErrClosed
 
 // ready takes what the machine has put aside. It is called under the lock, launch after it.
 func (g *Group[K, V]) ready() []*flight[K, V] {
@@ -258,10 +292,12 @@ func (g *Group[K, V]) ready() []*flight[K, V] {
 	return todo
 }
 
-// begin notes the start of a load that will not run in its caller's goroutine.
+// begin counts the start of a load, and notes the time if somebody will ask for it.
 func (g *Group[K, V]) begin(f *flight[K, V]) {
 	g.counts.loads++
-	f.began = g.now()
+	if g.opts.Observer != nil || g.opts.Timeout < 0 {
+		f.began = g.now()
+	}
 }
 
 func (g *Group[K, V]) launch(todo []*flight[K, V]) {
@@ -339,7 +375,7 @@ func (g *Group[K, V]) Close(ctx context.Context) error {
 	}
 	for _, l := range []*list[K, V]{&g.m.running, &g.m.late} {
 		for f := l.head; f != nil; f = f.next {
-			f.end(&causeClosed)
+			f.ctx.end(&causeClosed)
 		}
 	}
 	return &CloseError{Running: n, Err: ctx.Err()}

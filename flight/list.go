@@ -8,10 +8,10 @@ type list[K comparable, V any] struct {
 }
 
 func (l *list[K, V]) push(f *flight[K, V]) {
-	f.prev, f.next = l.tail, nil
 	if l.tail == nil {
 		l.head = f
 	} else {
+		f.prev = l.tail
 		l.tail.next = f
 	}
 	l.tail = f
@@ -29,6 +29,11 @@ func (l *list[K, V]) remove(f *flight[K, V]) {
 	} else {
 		f.next.prev = f.prev
 	}
-	f.prev, f.next = nil, nil
+	if f.prev != nil { // each pointer written costs
+		f.prev = nil
+	}
+	if f.next != nil {
+		f.next = nil
+	}
 	l.n--
 }

@@ -40,6 +40,26 @@ type flight[K comparable, V any] struct {
 	shell[K, V]
 }
 
+// blank makes f as new, for another key. Only what may have been set is written: each pointer written costs.
+func (f *flight[K, V]) blank() {
+	var zero V
+	f.epoch, f.stamp, f.waiters, f.began = 0, 0, 0, 0
+	f.solo, f.shared, f.settled, f.abandoned, f.forgotten, f.late, f.superseded, f.alone = false, false, false, false, false, false, false, false
+	f.state, f.val = queued, zero
+	if f.err != nil {
+		f.err = nil
+	}
+	if f.done != nil {
+		f.done = nil
+	}
+	if f.args != "" {
+		f.args = ""
+	}
+	if f.class != nil {
+		f.class = nil
+	}
+}
+
 type machine[K comparable, V any] struct {
 	opts    Options[K, V]
 	budget  budget[K, V]
@@ -51,6 +71,8 @@ type machine[K comparable, V any] struct {
 	// ready is what the shell must see to before it unlocks: flights that may start, and flights that will never start
 	// (state ended, err set), whose callers must be told.
 	ready []*flight[K, V]
+
+	blank func() *flight[K, V] // makes a zero flight
 
 	gen, epoch uint64
 	tick       uint32
@@ -76,7 +98,7 @@ const (
 
 func newMachine[K comparable, V any](opts Options[K, V]) *machine[K, V] {
 	opts = opts.withDefaults()
-	m := &machine[K, V]{opts: opts, flights: make(map[K]*flight[K, V])}
+	m := &machine[K, V]{opts: opts, flights: make(map[K]*flight[K, V]), blank: func() *flight[K, V] { return new(flight[K, V]) }}
 	m.budget.init(opts.Budget)
 	m.memos.init(opts.Remember)
 	return m
@@ -140,7 +162,11 @@ func (m *machine[K, V]) ask(key K, w *With, solo bool, now int64) (verdict, *fli
 		return refused, nil, nil, busyFlights
 	}
 	m.gen++
-	f = &flight[K, V]{key: key, gen: m.gen, solo: solo, waiters: 1, args: w.Args}
+	f = m.blank()
+	f.key, f.gen, f.solo, f.waiters = key, m.gen, solo, 1
+	if w.Args != "" {
+		f.args = w.Args
+	}
 	if cur != nil {
 		f.class = m.budget.class(w.Class)
 		f.state, f.stamp = queued, m.tick
@@ -268,7 +294,7 @@ func (m *machine[K, V]) settle(f *flight[K, V]) bool {
 
 // deliver is settle before the end: the deadline no longer counts. An unshareable flight makes room for others of its
 // key, who will not wait for it.
-func (m *machine[K, V]) deliver(f *flight[K, V], out outcome, now int64) (settled bool) {
+func (m *machine[K, V]) deliver(f *flight[K, V], out *outcome, now int64) (settled bool) {
 	if f.state != running || !m.settle(f) {
 		return false
 	}
@@ -297,7 +323,7 @@ type outcome struct {
 }
 
 // end is the real end of a load: its key and its budget are free again.
-func (m *machine[K, V]) end(f *flight[K, V], out outcome, now int64) (settled bool) {
+func (m *machine[K, V]) end(f *flight[K, V], out *outcome, now int64) (settled bool) {
 	if f.late {
 		m.late.remove(f)
 	} else {
@@ -326,7 +352,7 @@ func (m *machine[K, V]) end(f *flight[K, V], out outcome, now int64) (settled bo
 
 // remember keeps a failure or an unshareable verdict. What a Forget has overtaken says nothing about now, and what
 // was cancelled says nothing about the origin.
-func (m *machine[K, V]) remember(f *flight[K, V], out outcome, now int64) {
+func (m *machine[K, V]) remember(f *flight[K, V], out *outcome, now int64) {
 	if f.forgotten || f.epoch != m.epoch || f.abandoned || f.timedOut {
 		return
 	}

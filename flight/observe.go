@@ -30,7 +30,7 @@ type Stats struct {
 	Queued    int           // loads behind the real end of an earlier one of their key
 	Pending   int           // loads waiting for the budget
 	Orphans   int           // running loads that nobody waits for any more
-	Oldest    time.Duration // age of the oldest running load
+	Oldest    time.Duration // age of the oldest running load; without an Observer to a sixteenth of Options.Timeout
 	Remembers int           // keys whose failure or unshareability is remembered
 	Budget    int           // share of Budget.Concurrency in use
 	Classes   []ClassStats  // classes that are named or busy
@@ -75,7 +75,7 @@ func (g *Group[K, V]) Stats() Stats {
 	now := g.now()
 	for _, l := range []*list[K, V]{&m.late, &m.running} {
 		for f := l.head; f != nil; f = f.next {
-			age := time.Duration(m.tick-f.stamp) * g.beat() // for those led inline, to a beat
+			age := time.Duration(m.tick-f.stamp) * g.beat() // where no clock was read
 			if f.began != 0 {
 				age = time.Duration(now - f.began)
 			}

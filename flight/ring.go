@@ -3,14 +3,26 @@ package flight
 // A load that asks for other keys of its group can close a ring: A's load waits for B, B's for A. Such waits, which
 // only loads make, are kept as edges from flight to flight; a wait that would close a ring is refused.
 
-// loadOf is the nearest load of this group among c and those above it.
-func (g *Group[K, V]) loadOf(c carrier) *flight[K, V] {
+// loadAbove is the nearest running load of this group among c and those above it, and whether one of them loads key.
+// Under the lock.
+func (g *Group[K, V]) loadAbove(c carrier, key K) (nearest *flight[K, V], recursive bool) {
 	for ; c != nil; c = c.above() {
-		if f, ok := c.(*flight[K, V]); ok && f.g == g {
-			return f
+		lc, ok := c.(*loadContext[K, V])
+		if !ok || lc.g != g {
+			continue
+		}
+		f := lc.flight()
+		if f == nil {
+			continue
+		}
+		if f.key == key {
+			return nil, true
+		}
+		if nearest == nil {
+			nearest = f
 		}
 	}
-	return nil
+	return nearest, false
 }
 
 // ring notes that the load p waits for f, unless that closes a ring: then it answers true. Under the lock.
@@ -22,6 +34,7 @@ func (g *Group[K, V]) ring(p, f *flight[K, V]) bool {
 		g.edges = make(map[*flight[K, V]][]*flight[K, V])
 	}
 	g.edges[p] = append(g.edges[p], f)
+	p.asks = true
 	return false
 }
 

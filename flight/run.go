@@ -21,7 +21,7 @@ func (g *Group[K, V]) run(f *flight[K, V]) {
 			g.finish(f, zero, &GoexitError{Stack: debug.Stack()}, Unclassed)
 		}
 	}()
-	val, err := f.load(f)
+	val, err := f.load(f.ctx)
 	class := Unclassed
 	if err != nil {
 		class = g.classify(err)
@@ -60,7 +60,11 @@ func (g *Group[K, V]) fill(f *flight[K, V], val V) {
 
 // finish is the real end of f's load.
 func (g *Group[K, V]) finish(f *flight[K, V], val V, err error, class Class) {
-	out, alone := g.outcome(err, class)
+	var out outcome
+	alone := false
+	if err != nil {
+		out, alone = g.outcome(err, class)
+	}
 	g.mu.Lock()
 	var now int64
 	if err != nil || f.began != 0 || g.m.needsClock() {
@@ -68,31 +72,40 @@ func (g *Group[K, V]) finish(f *flight[K, V], val V, err error, class Class) {
 	}
 	told := f.settled
 	if !told {
-		f.val, f.err, f.alone = val, out.err, alone
+		f.val = val
+		if err != nil {
+			f.err, f.alone = out.err, alone
+		}
 	}
-	e := LoadEnd{Callers: int(f.waiters), Orphan: f.orphan, Class: class, Err: err}
+	var e *LoadEnd
+	if g.opts.Observer != nil {
+		e = &LoadEnd{Callers: int(f.waiters), Orphan: f.orphan, Class: class, Err: out.err}
+	}
 	failures := g.failures(f.key, class)
-	g.m.end(f, out, now)
-	e.Superseded = f.superseded
-	if class != Unclassed && failures > 0 {
+	g.m.end(f, &out, now)
+	if failures > 0 {
 		g.counts.repeated++
-		e.Failures = failures
 	}
-	todo := g.ready()
+	var todo []*flight[K, V]
+	if len(g.m.ready) > 0 || g.m.budget.pending > 0 {
+		todo = g.ready()
+	}
 	if g.m.closed {
 		g.idle.Broadcast()
 	}
-	done := f.done
+	done, ctx := f.done, f.ctx
+	if e != nil {
+		e.Superseded, e.Failures, e.Share = f.superseded, failures, shareOf(f)
+		e.Took = time.Duration(now - f.began)
+	}
 	g.mu.Unlock()
-	f.life.end(&causeOver)
+	ctx.end(&causeOver)
 	if !told && done != nil {
 		close(done)
 	}
 	g.launch(todo)
-	if g.opts.Observer != nil {
-		e.Took = time.Duration(now - f.began)
-		e.Share = shareOf(f)
-		g.opts.Observer.LoadEnded(e)
+	if e != nil {
+		g.opts.Observer.LoadEnded(*e)
 	}
 }
 
@@ -138,8 +151,14 @@ func Deliver[V any](ctx context.Context, val V, err error) bool {
 	return ok && d.deliver(val, err)
 }
 
-func (f *flight[K, V]) deliver(val V, err error) bool {
-	g := f.g
+func (c *loadContext[K, V]) deliver(val V, err error) bool {
+	g := c.g
+	g.mu.Lock()
+	f := c.flight()
+	g.mu.Unlock()
+	if f == nil {
+		return false
+	}
 	class := Unclassed
 	if err != nil {
 		class = g.classify(err)
@@ -148,12 +167,12 @@ func (f *flight[K, V]) deliver(val V, err error) bool {
 	}
 	out, alone := g.outcome(err, class)
 	g.mu.Lock()
-	if f.settled || f.state != running {
+	if c.flight() != f || f.settled {
 		g.mu.Unlock()
 		return false
 	}
-	f.val, f.err, f.alone = val, out.err, alone
-	g.m.deliver(f, out, g.now())
+	f.val, f.err, f.alone, f.early = val, out.err, alone, true
+	g.m.deliver(f, &out, g.now())
 	if f.done == nil {
 		f.done = make(chan struct{})
 	}

@@ -36,7 +36,7 @@ func (g *Group[K, V]) tick() {
 	}
 	g.mu.Unlock()
 	for _, f := range timedOut {
-		f.end(&causeTimeout)
+		f.ctx.end(&causeTimeout)
 	}
 	for _, f := range told {
 		if f.done != nil {
