@@ -56,9 +56,9 @@ func (t texts) eta(lowS, highS int) string {
 	if hi <= 90 {
 		switch {
 		case lo == 0:
-			return t.say("eta.upto", "b", t.span(hi))
+			return t.say("eta.upto", "b", t.minutes(hi))
 		case lo == hi:
-			return t.say("eta.one", "a", t.span(hi))
+			return t.say("eta.one", "a", t.minutes(hi))
 		}
 		return t.say("eta.range_minutes", "a", strconv.Itoa(lo), "b", strconv.Itoa(hi))
 	}
@@ -69,19 +69,21 @@ func (t texts) eta(lowS, highS int) string {
 	lo, hi = lo/step*step, (hi+step-1)/step*step
 	switch {
 	case lo == 0:
-		return t.say("eta.upto", "b", t.span(hi))
+		return t.say("eta.upto", "b", t.hours(hi))
 	case lo == hi:
-		return t.say("eta.one", "a", t.span(hi))
+		return t.say("eta.one", "a", t.hours(hi))
 	}
-	return t.say("eta.range", "a", t.span(lo), "b", t.span(hi))
+	return t.say("eta.range", "a", t.hours(lo), "b", t.hours(hi))
 }
 
-// span says a number of minutes, in hours from 91 minutes on.
-func (t texts) span(minutes int) string {
-	h, m := minutes/60, minutes%60
+func (t texts) minutes(n int) string { return t.say("eta.minutes", "m", strconv.Itoa(n)) }
+
+// hours says a number of minutes in hours and minutes.
+func (t texts) hours(n int) string {
+	h, m := n/60, n%60
 	switch {
-	case h == 0 || minutes <= 90 && m != 0:
-		return t.say("eta.minutes", "m", strconv.Itoa(minutes))
+	case h == 0:
+		return t.minutes(n)
 	case m == 0:
 		return t.say("eta.hours", "h", strconv.Itoa(h))
 	}

@@ -8,6 +8,7 @@ function createView(d) {
   let saidAt = 0;
   let sayTimer = 0;
   let pending = '';
+  let alarm = '';
   let flasher = 0;
   let title = document.title;
 
@@ -39,16 +40,22 @@ function createView(d) {
     document.title = title;
   }
 
-  // say tells a screen reader. Ordinary news is held back, so that a falling place does not talk without end; the
-  // newest wins.
+  // say tells a screen reader. Ordinary news is held back, so that a falling place does not talk without end, and the
+  // newest wins; what is urgent is said now, together with what else is.
   function say(s, urgent) {
-    pending = s;
+    if (urgent) {
+      alarm = alarm ? alarm + ' ' + s : s;
+      pending = '';
+    } else {
+      if (alarm) return;
+      pending = s;
+    }
     clearTimeout(sayTimer);
-    const wait = urgent ? 0 : Math.max(0, saidAt + SAY_EVERY_MS - Date.now());
     sayTimer = setTimeout(function () {
       saidAt = Date.now();
-      set('say', pending);
-    }, wait);
+      set('say', alarm || pending);
+      alarm = pending = '';
+    }, urgent ? 50 : Math.max(0, saidAt + SAY_EVERY_MS - Date.now()));
   }
 
   function render(m) {

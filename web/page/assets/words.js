@@ -21,16 +21,19 @@ function sayEta(text, lowS, highS) {
     lo = Math.floor(lo / step) * step;
     hi = Math.ceil(hi / step) * step;
   }
-  if (lo === 0) return fill(text['eta.upto'], {b: span(text, hi)});
-  if (lo === hi) return fill(text['eta.one'], {a: span(text, hi)});
+  const say = minutes ? sayMinutes : sayHours;
+  if (lo === 0) return fill(text['eta.upto'], {b: say(text, hi)});
+  if (lo === hi) return fill(text['eta.one'], {a: say(text, hi)});
   if (minutes) return fill(text['eta.range_minutes'], {a: lo, b: hi});
-  return fill(text['eta.range'], {a: span(text, lo), b: span(text, hi)});
+  return fill(text['eta.range'], {a: say(text, lo), b: say(text, hi)});
 }
 
-function span(text, minutes) {
-  const h = Math.floor(minutes / 60);
-  const m = minutes % 60;
-  if (h === 0 || (minutes <= 90 && m !== 0)) return fill(text['eta.minutes'], {m: minutes});
+function sayMinutes(text, n) { return fill(text['eta.minutes'], {m: n}); }
+
+function sayHours(text, n) {
+  const h = Math.floor(n / 60);
+  const m = n % 60;
+  if (h === 0) return sayMinutes(text, n);
   if (m === 0) return fill(text['eta.hours'], {h: h});
   return fill(text['eta.hours_minutes'], {h: h, m: m});
 }

@@ -6,6 +6,8 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"io"
+	"log"
 	"net/http/httptest"
 	"os"
 	"os/exec"
@@ -115,4 +117,27 @@ func TestEveryState(t *testing.T) {
 		args = append(args, f)
 	}
 	node(t, 5*time.Minute, []string{"USHER_SAMPLES=" + string(list)}, args...)
+}
+
+// TestBrowser lets a visitor's day happen to the page: see scenarios.mjs, whose names say which case each one is.
+func TestBrowser(t *testing.T) {
+	need(t)
+	ours, err := page.New("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	custom, err := page.New("testdata/folder")
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fake{pages: ours, custom: custom, rooms: map[string]*room{}}
+	srv := httptest.NewUnstartedServer(f.handler())
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0) // dropped connections are meant
+	srv.Start()
+	defer srv.Close()
+	args := []string{"scenarios.mjs", srv.URL}
+	if f := os.Getenv("USHER_SCENARIO"); f != "" {
+		args = append(args, f)
+	}
+	node(t, 5*time.Minute, nil, args...)
 }

@@ -1,0 +1,513 @@
+// A visitor's day, in a real browser: node scenarios.mjs BASE [FILTER]. Each scenario has a room and a browser context
+// of its own. Everything that the page's Content-Security-Policy or script trips over fails the scenario.
+import {launch, report, until, check} from './browser.mjs';
+
+const [base, filter] = process.argv.slice(2);
+const scenarios = [];
+let rooms = 0;
+
+function scenario(name, options, run) {
+  if (!run) [options, run] = [{}, options];
+  scenarios.push({name, options, run});
+}
+
+async function open(browser, options) {
+  const {initial, init, lang, ...rest} = options;
+  const id = 'room' + (++rooms);
+  const context = await browser.newContext({viewport: {width: 360, height: 740}, locale: lang || 'en-US', ...rest});
+  const page = await context.newPage();
+  const faults = [];
+  page.on('pageerror', (e) => faults.push(String(e)));
+  page.on('console', (m) => {
+    if (m.type() === 'error' && !/Failed to load resource|ERR_INTERNET_DISCONNECTED|net::/.test(m.text())) faults.push(m.text());
+  });
+  const requests = [];
+  page.on('request', (r) => { if (!r.url().startsWith('data:')) requests.push(r.method() + ' ' + r.url().slice(base.length)); });
+  const call = async (path, body) => {
+    const r = await fetch(base + '/-/' + id + path, body === undefined ? {} : {method: 'POST', body: JSON.stringify(body)});
+    check(r.ok, 'control ' + path + ': ' + r.status);
+    return path === '' ? r.json() : null;
+  };
+  const s = {
+    id, context, page, faults, requests,
+    url: base + '/wait/' + id + '?next=/inside/' + id,
+    set: (v) => call('', v),
+    get: () => call(''),
+    send: (v) => call('/event', {raw: typeof v === 'string' ? v : 'data: ' + JSON.stringify(v) + '\n\n'}),
+    cut: () => call('/cut', {}),
+    text: (name) => page.textContent('[data-usher="' + name + '"]'),
+    state: () => page.getAttribute('body', 'data-state'),
+    done: () => page.evaluate(() => parseFloat(document.querySelector('.bar').style.getPropertyValue('--done'))),
+    visible: (name) => page.isVisible('[data-usher="' + name + '"]'),
+    isInside: () => new URL(page.url()).pathname === '/inside/' + id,
+    inside: () => until('being let in', () => new URL(page.url()).pathname === '/inside/' + id),
+    isState: (want) => until('state ' + want, async () => await s.state() === want),
+    isText: (name, want) => until(name + ' ' + want, async () => (await s.text(name)) === want),
+    grows: async (key, by = 1) => {
+      const from = (await call(''))[key];
+      return until(key + ' grows', async () => (await call(''))[key] >= from + by);
+    },
+  };
+  if (init) await page.addInitScript(init);
+  await s.set(initial || {});
+  return s;
+}
+
+// hide makes the page believe that it is hidden, or seen again.
+const hideable = () => {
+  window.hiddenNow = false;
+  Object.defineProperty(Document.prototype, 'hidden', {configurable: true, get: () => window.hiddenNow});
+  Object.defineProperty(Document.prototype, 'visibilityState', {configurable: true, get: () => window.hiddenNow ? 'hidden' : 'visible'});
+};
+const hide = (s, on) => s.page.evaluate((v) => { window.hiddenNow = v; document.dispatchEvent(new Event('visibilitychange')); }, on);
+
+scenario('the page asks for nothing but the API (room 23)', async (s) => {
+  await s.page.goto(s.url);
+  await s.grows('status');
+  const strays = s.requests.filter((r) => !r.startsWith('GET /wait/') && !r.includes('/v1/rooms/' + s.id + '/'));
+  check(strays.length === 0, 'stray requests: ' + strays);
+  check(s.requests.filter((r) => r.startsWith('GET /wait/')).length === 1, 'one page, one request');
+});
+
+scenario('the place falls and the bar moves, without a reload', {initial: {eta: [480, 720]}}, async (s) => {
+  await s.page.goto(s.url);
+  await s.isText('place', '1,000');
+  await s.isText('eta', 'about 8–12 min');
+  await s.isText('behind', '4,000');
+  const d0 = await s.done();
+  await s.set({place: 400, waiting: 6200, eta: [5400, 7000]});
+  await s.isText('place', '400');
+  await s.isText('behind', '5,800');
+  await s.isText('eta', 'about 1 h 30 min to 2 h');
+  await until('title', async () => await s.page.title() === '#400 · ' + s.id[0].toUpperCase() + s.id.slice(1));
+  const d1 = await s.done();
+  check(d1 > d0 && Math.abs(d1 - 60) < 1, 'bar from ' + d0 + ' to ' + d1);
+  check((await s.page.getAttribute('[data-usher="bar"]', 'aria-valuenow')) === '60', 'aria-valuenow');
+  check((await s.get()).pages === 1, 'no reload');
+});
+
+scenario('a place never rises, not even by a refresh (room 3)', async (s) => {
+  await s.page.goto(s.url);
+  await s.set({place: 200});
+  await s.isText('place', '200');
+  const d = await s.done();
+  await s.set({place: 300, waiting: 9000});
+  await s.isText('behind', '8,800');
+  check(await s.text('place') === '200', 'rose to ' + await s.text('place'));
+  for (let i = 0; i < 3; i++) await s.page.reload();
+  check(await s.text('place') === '200' && await s.done() >= d, 'after reloads: ' + await s.text('place') + ', bar ' + await s.done());
+  check((await s.get()).issued === 1, 'one ticket');
+});
+
+scenario('a ticket issued anew is explained', async (s) => {
+  await s.page.goto(s.url);
+  await s.set({place: 20});
+  await s.isText('place', '20');
+  await s.set({place: 700, ticket: 'adopted'});
+  await s.context.clearCookies();
+  await s.isText('place', '700');
+  await until('the explanation', () => s.visible('notice'));
+  check(/new one/.test(await s.text('notice')), await s.text('notice'));
+});
+
+scenario('an admission by the stream takes in at once', {initial: {sse: true, poll_ms: 60000}}, async (s) => {
+  await s.page.goto(s.url);
+  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.send({type: 'rank', status: 'WAITING', place: 3, waiting: 900, eta: null, at: new Date().toISOString()});
+  await s.isText('place', '3');
+  // In pieces, with CRLF and a comment, as a proxy may cut it.
+  await s.send(': beat\r\n\r\nevent: admission\r\nda');
+  await s.send('ta: {"type":"admission","status":"ADMITTED",\r\ndata: "action":"REDIRECT","admission":{}}\r\n\r\n');
+  await s.inside();
+  check((await s.get()).pages === 1, 'no reload');
+});
+
+scenario('an admission found by polling takes in', async (s) => {
+  await s.page.goto(s.url);
+  await s.set({state: 'admitted'});
+  await s.isState('admitted');
+  check((await s.page.title()).startsWith('Your turn!'), await s.page.title());
+  await s.inside();
+});
+
+scenario('the stream dies: polling goes on, the stream comes back', {initial: {sse: true, poll_ms: 300}}, async (s) => {
+  await s.page.goto(s.url);
+  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.send('retry: 50\n\n');
+  await s.set({sse: false, place: 90});
+  await s.cut();
+  await s.isText('place', '90');
+  await s.set({place: 80});
+  await s.isText('place', '80');
+  check(await s.state() === 'waiting' && (await s.get()).pages === 1, 'no reload');
+});
+
+scenario('a stream that is refused does not end the page (push 19)', {initial: {sse: false}}, async (s) => {
+  await s.page.goto(s.url);
+  await until('the stream tried again', () => s.requests.filter((r) => r.endsWith('/events')).length >= 2, 30000);
+  await s.set({place: 10});
+  await s.isText('place', '10');
+});
+
+scenario('RECONNECT_SOON: back in its own slot', {initial: {sse: true, poll_ms: 60000}}, async (s) => {
+  await s.page.goto(s.url);
+  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.send({type: 'RECONNECT_SOON', reason: 'SERVER_SHUTDOWN', after_ms: 100});
+  await s.cut();
+  await until('the stream again', async () => { const r = await s.get(); return r.opened === 2 && r.streams === 1; });
+});
+
+scenario('server away and back: place kept, no reload', async (s) => {
+  await s.page.goto(s.url);
+  await s.grows('status');
+  await s.set({fail: 503});
+  await until('words', async () => /not answering/.test(await s.text('livetext')));
+  await s.set({fail: 0, drop: true});
+  await until('words', async () => /interrupted/.test(await s.text('livetext')), 40000);
+  check(await s.text('place') === '1,000', 'place is shown on');
+  await s.set({drop: false, place: 900});
+  await s.isText('place', '900');
+  await s.isText('livetext', 'Updates by itself');
+  const r = await s.get();
+  check(r.pages === 1 && r.issued === 1, 'no reload: ' + JSON.stringify(r));
+});
+
+scenario('a pause comes with its message within a poll, and goes (room 26)', async (s) => {
+  await s.page.goto(s.url);
+  await s.grows('status');
+  const before = (await s.get()).status;
+  await s.set({room_state: 'paused', message: 'Back at <b>19:40</b> & sorry'});
+  await s.isState('paused');
+  check((await s.get()).status - before <= 3, 'within a poll or two');
+  check(await s.text('message') === 'Back at <b>19:40</b> & sorry', await s.text('message'));
+  check(await s.text('place') === '1,000', 'place kept');
+  await until('said', async () => /19:40/.test(await s.text('say')));
+  await s.set({room_state: 'open', message: ''});
+  await s.isState('waiting');
+  check(!(await s.visible('messagebox')), 'the message is gone');
+});
+
+scenario('a pause comes by the stream too', {initial: {sse: true, poll_ms: 60000}}, async (s) => {
+  await s.page.goto(s.url);
+  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.send({type: 'stats', waiting: 70, active: 5, room_state: 'paused', message: 'A short break', at: new Date().toISOString()});
+  await s.isState('paused');
+  await s.isText('message', 'A short break');
+});
+
+scenario('without scripts a plain refresh does it (room 27)', {javaScriptEnabled: false, initial: {refresh: 1}}, async (s) => {
+  await s.page.goto(s.url);
+  check(await s.text('place') === '1,000', 'place');
+  check(!(await s.visible('leave')) && !(await s.visible('sound')), 'nothing that needs scripts is shown');
+  await s.set({place: 44});
+  await s.isText('place', '44');
+  await s.set({state: 'admitted'});
+  await s.inside();
+});
+
+scenario('with scripts it never reloads (room 27)', {initial: {refresh: 1, poll_ms: 300}}, async (s) => {
+  await s.page.goto(s.url);
+  await s.grows('status', 10);
+  check((await s.get()).pages === 1, 'pages');
+});
+
+scenario('an ended ticket says why and joins again without a reload (room 19)', async (s) => {
+  await s.page.goto(s.url);
+  await s.set({state: 'abandoned'});
+  await s.isState('ended');
+  check(await s.text('heading') === 'You were away too long', await s.text('heading'));
+  check(/5 minutes/.test(await s.text('lead')), await s.text('lead'));
+  await s.set({place: 3000});
+  await s.page.click('[data-usher="button"]');
+  await s.isText('place', '3,000');
+  const r = await s.get();
+  check(r.issued === 2 && r.pages === 1, JSON.stringify(r));
+  check(!(await s.visible('notice')), 'no word of a reissued ticket: she asked for it');
+});
+
+scenario('a timeout by the stream ends it', {initial: {sse: true, poll_ms: 60000}}, async (s) => {
+  await s.page.goto(s.url);
+  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.send({type: 'timeout', reason: 'claim', at: new Date().toISOString()});
+  await s.isState('ended');
+  check(await s.text('heading') === 'Your turn has passed', await s.text('heading'));
+});
+
+scenario('the answer to joining again is lost: the same ticket (room 20)', async (s) => {
+  await s.page.goto(s.url);
+  await s.set({state: 'idle'});
+  await s.isState('ended');
+  await s.set({lose: true});
+  await s.page.click('[data-usher="button"]');
+  await s.isState('waiting');
+  check((await s.get()).issued === 2, 'one new ticket, not two');
+});
+
+scenario('a browser that keeps no cookie is not sent round for ever (room 11)', {initial: {forget: true}}, async (s) => {
+  await s.page.goto(s.url);
+  await s.isState('stuck');
+  const r = await s.get();
+  check(r.pages <= 4, r.pages + ' pages');
+  await s.set({forget: false});
+  await s.page.click('[data-usher="button"]');
+  await s.inside(); // what stood behind next; a real one would send her to the waiting page once more
+});
+
+scenario('hidden: the title blinks, then it goes in when looked at', {init: hideable}, async (s) => {
+  await s.page.goto(s.url);
+  await hide(s, true);
+  await s.set({state: 'admitted'});
+  await s.isState('admitted');
+  const titles = new Set();
+  await until('blinking', async () => { titles.add(await s.page.title()); return titles.size >= 2; });
+  check([...titles].some((t) => t.includes('▶')), [...titles].join());
+  check(!s.isInside(), 'it waits while nobody looks');
+  await hide(s, false);
+  await s.inside();
+});
+
+scenario('hidden for good: it still goes in, within the claim', {init: hideable, initial: {claim_ms: 6000}}, async (s) => {
+  await s.page.goto(s.url);
+  await hide(s, true);
+  await s.set({state: 'admitted'});
+  await s.inside();
+});
+
+scenario('a hidden tab goes on showing signs of life (room 18, 19)', {init: hideable, initial: {sse: true, poll_ms: 60000, presence_ms: 1000}}, async (s) => {
+  await s.page.goto(s.url);
+  await hide(s, true);
+  await s.grows('pings', 2);
+});
+
+scenario('seen again: it asks at once', {init: hideable, initial: {poll_ms: 60000}}, async (s) => {
+  await s.page.goto(s.url);
+  await hide(s, true);
+  await s.set({place: 12});
+  await hide(s, false);
+  await s.isText('place', '12');
+});
+
+scenario('asleep and awake: it asks at once', {
+  initial: {poll_ms: 60000},
+  init: () => { const real = Date.now; window.skew = 0; Date.now = () => real() + window.skew; },
+}, async (s) => {
+  await s.page.goto(s.url);
+  await s.set({place: 13});
+  await s.page.evaluate(() => { window.skew = 600000; });
+  await s.isText('place', '13');
+});
+
+scenario('offline and online', async (s) => {
+  await s.page.goto(s.url);
+  await s.grows('status');
+  await s.context.setOffline(true);
+  await until('words', async () => /offline.*5 minutes/.test(await s.text('livetext')));
+  await s.set({place: 55});
+  await s.context.setOffline(false);
+  await s.isText('place', '55');
+  await s.isText('livetext', 'Updates by itself');
+  check((await s.get()).pages === 1, 'no reload');
+});
+
+scenario('away and back by the browser\'s buttons', async (s) => {
+  await s.page.goto(s.url);
+  await s.set({place: 70});
+  await s.isText('place', '70');
+  await s.page.goto(base + '/inside/' + s.id);
+  await s.page.goBack();
+  await s.isText('place', '70');
+  await s.set({place: 60});
+  await s.isText('place', '60');
+  check((await s.get()).issued === 1, 'same ticket');
+});
+
+scenario('put into the back/forward cache it is silent, taken out it asks at once', {initial: {sse: true, poll_ms: 300}}, async (s) => {
+  await s.page.goto(s.url);
+  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.page.evaluate(() => window.dispatchEvent(new PageTransitionEvent('pagehide', {persisted: true})));
+  await until('no stream', async () => (await s.get()).streams === 0);
+  await s.set({place: 8, poll_ms: 60000});
+  check(await s.text('place') === '1,000', 'silent');
+  await s.page.evaluate(() => window.dispatchEvent(new PageTransitionEvent('pageshow', {persisted: true})));
+  await s.isText('place', '8');
+  await until('the stream', async () => (await s.get()).streams === 1);
+});
+
+scenario('by keyboard alone: sound, leave, stay, leave', async (s) => {
+  await s.page.goto(s.url);
+  const at = () => s.page.evaluate(() => document.activeElement.getAttribute('data-usher'));
+  await s.page.keyboard.press('Tab');
+  check(await at() === 'sound', 'first stop: ' + await at());
+  const ring = await s.page.evaluate(() => getComputedStyle(document.querySelector('.switch')).outlineStyle);
+  check(ring === 'solid', 'the focus is seen: ' + ring);
+  await s.page.keyboard.press('Space');
+  check(await s.page.isChecked('[data-usher="sound"]'), 'sound on');
+  await s.page.keyboard.press('Tab');
+  check(await at() === 'leave', 'second stop: ' + await at());
+  await s.page.keyboard.press('Enter');
+  check(await at() === 'stay', 'the question starts on the harmless answer: ' + await at());
+  await s.page.keyboard.press('Escape');
+  check(await at() === 'leave' && !(await s.visible('ask')), 'escape stays in line');
+  await s.page.keyboard.press('Enter');
+  await s.page.keyboard.press('Tab');
+  check(await at() === 'go', 'then the other: ' + await at());
+  await s.page.keyboard.press('Enter');
+  await s.isState('ended');
+  check((await s.get()).state === 'left', 'left');
+  check(await at() === 'heading', 'focus on the news: ' + await at());
+  check(await s.text('heading') === 'You have left the line', await s.text('heading'));
+});
+
+scenario('leaving fails: says so, place kept', async (s) => {
+  await s.page.goto(s.url);
+  await s.page.click('[data-usher="leave"]');
+  await s.set({fail: 503});
+  await s.page.click('[data-usher="go"]');
+  await until('words', () => s.visible('failed'));
+  check(await s.state() === 'waiting', 'still in line');
+});
+
+scenario('the chime sounds only when asked for', {
+  init: () => {
+    window.notes = 0;
+    const real = window.AudioContext.prototype.createOscillator;
+    window.AudioContext.prototype.createOscillator = function () { window.notes++; return real.call(this); };
+  },
+}, async (s) => {
+  await s.page.goto(s.url);
+  await s.page.click('label.sound');
+  const trial = await s.page.evaluate(() => window.notes);
+  check(trial === 1, 'one note as a trial: ' + trial);
+  await s.set({state: 'admitted'});
+  await until('the chime', () => s.page.evaluate(() => window.notes > 1));
+  await s.inside();
+});
+
+scenario('a screen reader is not talked to without end (room 27)', async (s) => {
+  await s.page.goto(s.url);
+  await s.page.evaluate(() => {
+    window.said = [];
+    new MutationObserver(() => window.said.push(document.querySelector('[data-usher="say"]').textContent))
+      .observe(document.querySelector('[data-usher="say"]'), {childList: true, characterData: true, subtree: true});
+  });
+  for (let p = 900; p > 880; p -= 2) {
+    await s.set({place: p});
+    await s.isText('place', String(p));
+  }
+  const said = await s.page.evaluate(() => window.said);
+  check(said.length <= 1, said.join(' / '));
+  check(await s.page.getAttribute('[data-usher="say"]', 'aria-live') === 'polite', 'polite');
+});
+
+scenario('the draw: countdown by the server\'s clock, then a place', {initial: {room_state: 'prequeue', place: null, skew_ms: 3600000, opens_in_ms: 90000}}, async (s) => {
+  await s.page.goto(s.url);
+  await s.isState('prequeue');
+  check(/^00:01:2\d$/.test(await s.text('countdown')), await s.text('countdown'));
+  check(!(await s.visible('placebox')), 'no place before the opening');
+  const c = await s.text('countdown');
+  await until('ticking', async () => await s.text('countdown') !== c);
+  await s.set({room_state: 'open', place: 321});
+  await s.isText('place', '321');
+  await s.isState('waiting');
+});
+
+scenario('too early: enters by itself when the prequeue opens', {initial: {view: 'not_open', opens_in_ms: 3000, enters_in_ms: 1500, refuse: '403 room_not_open'}}, async (s) => {
+  await s.page.goto(s.url);
+  await s.isState('not_open');
+  check((await s.get()).enters === 0, 'not before');
+  await s.set({refuse: '', room_state: 'prequeue', place: null, opens_in_ms: 60000});
+  await s.isState('prequeue');
+  const r = await s.get();
+  check(r.pages === 1 && r.issued === 1, JSON.stringify(r));
+});
+
+const clocked = async (s, ms) => { await s.page.clock.fastForward(ms); };
+
+scenario('closed: watches the door, then joins', {initial: {view: 'closed', room_state: 'closed', refuse: '403 room_closed'}, clock: true}, async (s) => {
+  await s.page.goto(s.url);
+  await s.isState('closed');
+  await clocked(s, 31000);
+  await until('a look', () => s.requests.some((r) => r.endsWith('/now')));
+  await s.set({room_state: 'open', refuse: '', view: ''});
+  await until('joined', async () => { await clocked(s, 31000); return await s.state() === 'waiting'; });
+});
+
+scenario('full: tries again by itself (room 25)', {initial: {view: 'full', refuse: '429 room_full'}, clock: true}, async (s) => {
+  await s.page.goto(s.url);
+  await s.isState('full');
+  await until('a try', async () => { await clocked(s, 20000); return (await s.get()).enters > 0; });
+  await s.isState('full');
+  await s.set({refuse: ''});
+  await until('joined', async () => { await clocked(s, 20000); return await s.state() === 'waiting'; });
+  check((await s.get()).pages === 1, 'no reload');
+});
+
+scenario('the engine is away at first: joins when it is back', {initial: {view: 'unavailable', fail: 503}}, async (s) => {
+  await s.page.goto(s.url);
+  await s.isState('unavailable');
+  await s.grows('enters');
+  await s.set({fail: 0});
+  await s.isState('waiting');
+});
+
+scenario('a dead origin is tried again, and costs nothing', {initial: {view: 'origin'}, clock: true}, async (s) => {
+  await s.page.goto(s.url);
+  await s.isState('origin');
+  await until('let in', async () => { await clocked(s, 16000); return s.isInside(); });
+});
+
+scenario('next never leaves the site (room 22)', {initial: {next: '//evil.test/x'}}, async (s) => {
+  await s.page.goto(s.url);
+  await s.set({state: 'admitted'});
+  await until('going home', () => s.page.url() === base + '/');
+});
+
+scenario('what the page says is text, never markup', {initial: {message: '<img src=x onerror="document.title=1">', place: 5}}, async (s) => {
+  await s.page.goto(s.url);
+  await s.grows('status', 2);
+  check(await s.page.evaluate(() => document.images.length) === 0, 'no element came of it');
+  check((await s.text('message')).startsWith('<img'), await s.text('message'));
+});
+
+scenario('Korean by Accept-Language', {lang: 'ko-KR', initial: {eta: [480, 720]}}, async (s) => {
+  await s.page.goto(s.url);
+  check(await s.page.getAttribute('html', 'lang') === 'ko', 'lang');
+  await s.isText('eta', '약 8~12분');
+  await s.isText('behind', '4,000명');
+});
+
+scenario('an operator\'s folder: own page, own script, same life', {initial: {custom: true}}, async (s) => {
+  await s.page.goto(s.url);
+  check(await s.text('heading') === 'Please take a seat', await s.text('heading'));
+  check(await s.page.evaluate(() => document.documentElement.dataset.own) === 'ran', 'its script ran under the policy');
+  check(await s.page.evaluate(() => getComputedStyle(document.querySelector('.custom')).color) === 'rgb(176, 0, 32)', 'its style');
+  await until('its logo', () => s.page.evaluate(() => document.images[0].naturalWidth > 0));
+  await s.set({place: 9});
+  await s.isText('place', '9');
+  await s.set({state: 'admitted'});
+  await s.inside();
+});
+
+const browser = await launch();
+const queue = scenarios.filter((s) => !filter || s.name.includes(filter));
+async function worker() {
+  for (let sc = queue.shift(); sc; sc = queue.shift()) {
+    const began = Date.now();
+    let s;
+    try {
+      const {clock, ...options} = sc.options;
+      s = await open(browser, options);
+      if (clock) await s.page.clock.install();
+      await sc.run(s);
+      check(s.faults.length === 0, 'the page complained: ' + s.faults.join('\n'));
+      report(sc.name, null, (Date.now() - began) + ' ms');
+    } catch (e) {
+      if (s) e.message += '\nstate ' + JSON.stringify(await s.get().catch(() => ({}))) + '\nfaults ' + s.faults.join('\n') + '\nrequests ' + s.requests.slice(-8).join(', ');
+      report(sc.name, e);
+    } finally {
+      if (s) await s.context.close();
+    }
+  }
+}
+await Promise.all([worker(), worker(), worker(), worker()]);
+await browser.close();
