@@ -216,14 +216,20 @@ func TestUsherAway(t *testing.T) {
 func TestAnswersThatAreNotKeys(t *testing.T) {
 	good := newUsher(t, time.Now)
 	for name, answer := range map[string]http.HandlerFunc{
-		"page":        func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>sign in</html>") },
-		"empty":       func(http.ResponseWriter, *http.Request) {},
-		"empty set":   func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"keys":[]}`) },
-		"not found":   func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404); _, _ = w.Write(good.JWKS()) },
-		"elsewhere":   func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://evil.test/jwks", 302) },
-		"other port":  func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "http://usher.test:81/", 302) },
-		"to a scheme": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "file:///etc/passwd", 302) },
-		"in a circle": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.String(), 302) },
+		"page":      func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>sign in</html>") },
+		"empty":     func(http.ResponseWriter, *http.Request) {},
+		"empty set": func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, `{"keys":[]}`) },
+		"not found": func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(404); _, _ = w.Write(good.JWKS()) },
+		"elsewhere": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://evil.test/jwks", http.StatusFound)
+		},
+		"other port": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://usher.test:81/", http.StatusFound)
+		},
+		"to a scheme": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "file:///etc/passwd", http.StatusFound)
+		},
+		"in a circle": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.String(), http.StatusFound) },
 		"too long": func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write(append(bytes.TrimSuffix(good.JWKS(), []byte("}")), `,"x":"`+strings.Repeat("A", 1<<20)+`"}`...))
 		},

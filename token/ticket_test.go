@@ -123,7 +123,7 @@ func TestIDText(t *testing.T) {
 			}
 		}
 	}
-	if k.NewID() == k.NewID() {
+	if a, b := k.NewID(), k.NewID(); a == b {
 		t.Error("two ids are equal")
 	}
 }
