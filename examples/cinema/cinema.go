@@ -98,23 +98,28 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) { s.mux.ServeHT
 
 // Stats is what the site knows of itself at one moment.
 type Stats struct {
-	Bookings  int   // seats paid for, since the file was made
-	SeatsLeft int   // seats of showings ahead that are neither paid for nor held
-	Inside    int   // people seen within the last minute who have not finished a purchase
-	ConnsUsed int   // connections in use now
-	Conns     int   // size of the pool
-	Waited    int64 // times a request waited for a connection
+	Bookings     int   // seats paid for, since the file was made
+	SeatsLeft    int   // seats of showings ahead that are neither paid for nor held
+	PremiereLeft int   // of these, the premiere's
+	Inside       int   // people seen within the last minute who have not finished a purchase
+	ConnsUsed    int   // connections in use now
+	Conns        int   // size of the pool
+	Waited       int64 // times a request waited for a connection
 }
 
 // Stats counts bookings and people.
 func (s *Site) Stats(ctx context.Context) (Stats, error) {
 	now := s.opt.Now()
-	booked, left, err := s.db.totals(ctx, now)
+	booked, left, err := s.db.totals(ctx, "", now)
+	if err != nil {
+		return Stats{}, err
+	}
+	_, premiere, err := s.db.totals(ctx, premiereSlug, now)
 	if err != nil {
 		return Stats{}, err
 	}
 	p := s.db.Stats()
-	return Stats{Bookings: booked, SeatsLeft: left, Inside: s.inside.count(now),
+	return Stats{Bookings: booked, SeatsLeft: left, PremiereLeft: premiere, Inside: s.inside.count(now),
 		ConnsUsed: p.InUse, Conns: p.MaxOpenConnections, Waited: p.WaitCount}, nil
 }
 

@@ -300,11 +300,14 @@ func (s *store) bookings(ctx context.Context, owner, code string) ([]booking, er
 	return out, rows.Err()
 }
 
-func (s *store) totals(ctx context.Context, now time.Time) (booked, left int, err error) {
+// totals counts seats booked in all, and seats left of the film's showings
+// ahead; of all films if film is empty.
+func (s *store) totals(ctx context.Context, film string, now time.Time) (booked, left int, err error) {
 	ms := now.UnixMilli()
 	err = s.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM claims WHERE booked_at IS NOT NULL),
-		? * (SELECT count(*) FROM showings WHERE starts > ?) -
+		? * (SELECT count(*) FROM showings WHERE starts > ? AND (? = '' OR film = ?)) -
 		(SELECT count(*) FROM claims c JOIN showings s ON s.id = c.showing
-		 WHERE s.starts > ? AND (c.booked_at IS NOT NULL OR c.held_until > ?))`, hallSize, ms, ms, ms).Scan(&booked, &left)
+		 WHERE s.starts > ? AND (? = '' OR s.film = ?) AND (c.booked_at IS NOT NULL OR c.held_until > ?))`,
+		hallSize, ms, film, film, ms, film, film, ms).Scan(&booked, &left)
 	return booked, left, err
 }

@@ -1,0 +1,273 @@
+package demo
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ushergo/usher/internal/crowd"
+)
+
+// Look is how lines may be dressed.
+type Look struct {
+	Color bool // ANSI colours
+	ASCII bool // no character beyond ASCII
+}
+
+// A section is lines that stay or go together when the window is low. A smaller
+// rank stays longer.
+type section struct {
+	rank  int
+	lines []row
+}
+
+// Render draws s into at most height lines of at most width columns. Where there
+// is not room for all, the least important sections go first and long lines are
+// cut; nothing ever wraps.
+func Render(s State, width, height int, look Look) []string {
+	width, height = max(width, 1), max(height, 1)
+	p := painter{width: width, look: look}
+	all := []section{
+		{1, p.head(s)},
+		{0, p.figures(s)},
+		{4, p.line(s)},
+		{2, p.addresses(s)},
+		{5, p.totals(s)},
+		{6, p.tempers(s)},
+		{3, p.watch(s)},
+	}
+	used := func() (n int) {
+		for _, sec := range all {
+			n += len(sec.lines)
+		}
+		return n
+	}
+	for used() > height && len(all) > 1 {
+		worst := 0
+		for i := range all {
+			if all[i].rank > all[worst].rank {
+				worst = i
+			}
+		}
+		all = append(all[:worst], all[worst+1:]...)
+	}
+	var rows []row
+	for _, sec := range all {
+		rows = append(rows, sec.lines...)
+	}
+	if free := height - len(rows); free >= 3 {
+		rows = append(rows, p.events(s, free)...)
+	}
+	rows = rows[:min(len(rows), height)]
+	out := make([]string, len(rows))
+	for i, r := range rows {
+		out[i] = r.text(width, look)
+	}
+	return out
+}
+
+type painter struct {
+	width int
+	look  Look
+}
+
+func (p painter) head(s State) []row {
+	state := s.Counts.State
+	if state == "" {
+		state = "starting"
+	}
+	dress := good
+	if state != "open" {
+		dress = warn
+	}
+	return []row{
+		{{"  usher demo", title}, {"   room " + s.Room + " is ", dim}, {state, dress}, {"   " + clock(s.Elapsed), dim}, {"   Ctrl-C ends it", dim}},
+		{},
+	}
+}
+
+// figures is four numbers to be read from across the room, or one line where
+// the window is too narrow for that.
+func (p painter) figures(s State) []row {
+	c := s.Counts
+	type figure struct {
+		label, value string
+		dress        dress
+	}
+	inside := strconv.Itoa(c.Active)
+	if c.Limit > 0 {
+		inside += "/" + strconv.Itoa(c.Limit)
+	}
+	all := []figure{
+		{"WAITING", strconv.Itoa(c.Waiting), warn}, {"INSIDE", inside, good},
+		{"ADMITTED", strconv.Itoa(c.Admitted), title}, {"SEATS SOLD", strconv.Itoa(s.Booked), title},
+	}
+	const gap = 4
+	need := 2
+	widths := make([]int, len(all))
+	for i, f := range all {
+		widths[i] = max(len(f.label), 4*len(f.value)-1) + gap
+		need += widths[i]
+	}
+	if need-gap > p.width || p.look.ASCII {
+		var r row
+		for i, f := range all {
+			sep := "  "
+			if i > 0 {
+				sep = "   "
+			}
+			r = append(r, span{sep + strings.ToLower(f.label) + " ", dim}, span{f.value, f.dress})
+		}
+		return []row{r, {}}
+	}
+	rows := make([]row, 4)
+	for i := range rows {
+		rows[i] = row{{"  ", plain}}
+	}
+	for i, f := range all {
+		rows[0] = append(rows[0], span{pad(f.label, widths[i]), dim})
+		for n, line := range bigDigits(f.value) {
+			rows[n+1] = append(rows[n+1], span{pad(line, widths[i]), f.dress})
+		}
+	}
+	return append(rows, row{})
+}
+
+// line is the bar of slots and the curve of the waiting line.
+func (p painter) line(s State) []row {
+	c := s.Counts
+	width := max(4, min(p.width-14, 60))
+	full := 0
+	if c.Limit > 0 {
+		full = min(width, (c.Active*width+c.Limit/2)/c.Limit)
+	}
+	on, off := "█", "░"
+	if p.look.ASCII {
+		on, off = "#", "."
+	}
+	rows := []row{
+		{{"  inside    ", dim}, {strings.Repeat(on, full), good}, {strings.Repeat(off, width-full), dim}},
+		{{"  waiting   ", dim}, {spark(s.History, width, p.look.ASCII), warn}},
+	}
+	speed := row{{"  ", plain}}
+	if s.Rate >= 0 {
+		speed = append(speed, span{fmt.Sprintf("%.0f", s.Rate), title}, span{" let in a minute", dim})
+	} else {
+		speed = append(speed, span{"measuring", dim})
+	}
+	if s.ETA >= 0 {
+		speed = append(speed, span{"   whoever comes now waits about ", dim}, span{about(s.ETA), title})
+	}
+	return append(rows, speed, row{})
+}
+
+func (p painter) addresses(s State) []row {
+	rows := []row{
+		{{"  open this  ", dim}, {s.Look, link}, {"  and wait in line with the crowd", dim}},
+		{{"  the site   ", dim}, {s.Site, link}, {"  behind the room, unprotected", dim}},
+		{{"  dashboard  ", dim}, {s.Admin + "/admin/v1/dashboard", link}, {"  token in " + s.TokenFile, dim}},
+	}
+	for _, n := range s.Notes {
+		rows = append(rows, row{{"  note       ", dim}, {n, warn}})
+	}
+	return append(rows, row{})
+}
+
+func (p painter) totals(s State) []row {
+	c := s.Counts
+	r := row{{"  so far     ", dim}}
+	for i, f := range []struct {
+		n    int
+		what string
+	}{{c.Entered, "entered"}, {c.Claimed, "came in"}, {c.Left, "left"}, {c.Abandoned, "vanished"}, {c.NoShow, "no-shows"}, {s.SeatsLeft, "seats on sale"}} {
+		if i > 0 {
+			r = append(r, span{" · ", dim})
+		}
+		r = append(r, span{strconv.Itoa(f.n), plain}, span{" " + f.what, dim})
+	}
+	return []row{r}
+}
+
+func (p painter) tempers(s State) []row {
+	r := row{{"  the crowd  ", dim}}
+	for i := range s.Crowd.ByTemper {
+		if i > 0 {
+			r = append(r, span{" · ", dim})
+		}
+		r = append(r, span{strconv.FormatInt(s.Crowd.ByTemper[i].Here, 10), plain}, span{" " + crowd.Temper(i).String(), dim})
+	}
+	return []row{r}
+}
+
+// watch says what the crowd itself saw of the room's promises.
+func (p painter) watch(s State) []row {
+	v := s.Crowd.Violation
+	var rows []row
+	if n := v.Sum(); n > 0 {
+		rows = append(rows, row{{"  watch      ", dim}, {fmt.Sprintf("%d violations: seq %d, place %d, back %d, lost %d, early %d",
+			n, v.SeqChanged, v.PlaceRose, v.WentBack, v.LostPlace, v.ServedEarly), bad}})
+	} else {
+		rows = append(rows, row{{"  watch      ", dim}, {"no place lost, none rose, nobody served early", good},
+			{fmt.Sprintf("   (%d requests, %d reloads)", s.Crowd.Requests, s.Crowd.Reloads), dim}})
+	}
+	if s.Trouble != "" {
+		rows = append(rows, row{{"  trouble    ", dim}, {s.Trouble, bad}})
+	}
+	return rows
+}
+
+func (p painter) events(s State, lines int) []row {
+	rows := []row{{}}
+	list := s.Events
+	if n := lines - 1; len(list) > n {
+		list = list[len(list)-n:]
+	}
+	for _, e := range list {
+		d := plain
+		if e.Bad {
+			d = bad
+		}
+		rows = append(rows, row{{"  " + e.At.Format("15:04:05") + "   ", dim}, {e.Text, d}})
+	}
+	return rows
+}
+
+// PlainLine is the state in one line, for output that is no terminal.
+func PlainLine(s State) string {
+	c := s.Counts
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s  waiting %d  inside %d/%d  entered %d  admitted %d  left %d  abandoned %d  no-shows %d  sold %d",
+		clock(s.Elapsed), c.Waiting, c.Active, c.Limit, c.Entered, c.Admitted, c.Left, c.Abandoned, c.NoShow, s.Booked)
+	if s.Rate >= 0 {
+		fmt.Fprintf(&b, "  rate %.0f/min", s.Rate)
+	}
+	if s.ETA >= 0 {
+		fmt.Fprintf(&b, "  eta %s", about(s.ETA))
+	}
+	fmt.Fprintf(&b, "  violations %d", s.Crowd.Violation.Sum())
+	if s.Trouble != "" {
+		fmt.Fprintf(&b, "  trouble: %s", s.Trouble)
+	}
+	return b.String()
+}
+
+func clock(d time.Duration) string {
+	n := int(d / time.Second)
+	if n >= 3600 {
+		return fmt.Sprintf("%d:%02d:%02d", n/3600, n/60%60, n%60)
+	}
+	return fmt.Sprintf("%02d:%02d", n/60, n%60)
+}
+
+// about rounds a wait to what a person would say.
+func about(d time.Duration) string {
+	switch {
+	case d < 5*time.Second:
+		return "no time"
+	case d < 90*time.Second:
+		return fmt.Sprintf("%d s", int((d+2500*time.Millisecond)/(5*time.Second))*5)
+	default:
+		return fmt.Sprintf("%d min", int((d+30*time.Second)/time.Minute))
+	}
+}
