@@ -292,7 +292,7 @@ func TestNoSync(t *testing.T) {
 // Appending, syncing, reading, snapshots, trimming and closing at once: for -race, and
 // every reader must see the records in order without a hole.
 func TestEverythingAtOnce(t *testing.T) {
-	j := open(t, t.TempDir(), journal.Options{SegmentBytes: 4000})
+	j := open(t, t.TempDir(), journal.Options{SegmentBytes: 6000})
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg, appenders sync.WaitGroup
 	var mu sync.Mutex // as the engine's: order of numbers is order of records
@@ -301,7 +301,7 @@ func TestEverythingAtOnce(t *testing.T) {
 		appenders.Go(func() {
 			for {
 				mu.Lock()
-				if n == 4000 {
+				if n == 600 {
 					mu.Unlock()
 					return
 				}
