@@ -284,9 +284,12 @@ func (g *Group[K, V]) ready() []*flight[K, V] {
 	for _, f := range todo {
 		if f.state == running {
 			g.begin(f)
-		} else {
-			g.m.settle(f)
+			continue
 		}
+		if b, ok := f.err.(*BusyError); ok {
+			g.counts.refused[b.Reason] += uint64(f.waiters)
+		}
+		g.m.settle(f)
 	}
 	g.setRate()
 	return todo
@@ -303,6 +306,9 @@ func (g *Group[K, V]) begin(f *flight[K, V]) {
 func (g *Group[K, V]) launch(todo []*flight[K, V]) {
 	for _, f := range todo {
 		if f.state == ended { // it will never run; nobody else looks at it
+			if g.opts.Observer != nil {
+				g.opts.Observer.Refused(shareOf(f), f.err)
+			}
 			close(f.done)
 			continue
 		}

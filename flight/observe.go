@@ -7,7 +7,9 @@ import "time"
 type Observer interface {
 	LoadStarted(class string) // an origin call
 	LoadEnded(LoadEnd)
-	Refused(class string, err error) // *BusyError, *BackoffError, ErrArgs or ErrClosed, before any wait
+	// Refused tells of a call that got *BusyError, *BackoffError, ErrArgs or ErrClosed at once, and of a load that was
+	// refused with all who waited for it because its turn did not come.
+	Refused(class string, err error)
 }
 
 // LoadEnd is the real end of a load.
