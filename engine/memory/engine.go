@@ -28,6 +28,9 @@ type Options struct {
 	SnapshotBytes int64
 	// SegmentBytes is how long a file of the log grows; default 64 MiB, less for small logs.
 	SegmentBytes int64
+	// OnSync is called when an answer begins to wait for the disk, and what it returns when
+	// the wait is over; for traces. Default: nobody.
+	OnSync func(ctx context.Context, room string) func(error)
 	// Now is the engine's clock, µs since 1970; default: a clock that steps of the machine's
 	// clock do not disturb. For tests.
 	Now func() int64

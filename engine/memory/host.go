@@ -117,10 +117,20 @@ func (h *host) do(ctx context.Context, cmd *room.Command) (room.Result, error) {
 	if err != nil {
 		return room.Result{}, err
 	}
-	if err := h.journal.Sync(ctx, end); err != nil {
+	if err := h.sync(ctx, end); err != nil {
 		return room.Result{}, fmt.Errorf("%w: %w", room.ErrUnknown, err)
 	}
 	return res, nil
+}
+
+func (h *host) sync(ctx context.Context, end journal.Pos) error {
+	if h.engine.opts.OnSync == nil {
+		return h.journal.Sync(ctx, end)
+	}
+	done := h.engine.opts.OnSync(ctx, h.id)
+	err := h.journal.Sync(ctx, end)
+	done(err)
+	return err
 }
 
 // step returns the answer, and the position of the log that must be durable before it is given.
