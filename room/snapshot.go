@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -119,8 +121,8 @@ func (m *Machine) Save(w io.Writer) error {
 			}
 		}
 	}
-	for seq, s := range m.sessions {
-		claimed := uint64(0)
+	for _, seq := range slices.Sorted(maps.Keys(m.sessions)) { // one state has one snapshot
+		s, claimed := m.sessions[seq], uint64(0)
 		if s.claimed {
 			claimed = 1
 		}
@@ -140,7 +142,7 @@ func saveDraw(put func(...uint64), b *bufio.Writer, d *draw) {
 			put(e.key, e.seq-d.first)
 		}
 	}
-	for key := range d.dead {
+	for _, key := range slices.Sorted(maps.Keys(d.dead)) {
 		put(key)
 	}
 }
