@@ -317,6 +317,7 @@ func TestObserver(t *testing.T) {
 			"start shop",
 			"end shop after 3s callers 0 orphan true superseded false unclassed failures 0",
 		}
+		synctest.Wait()
 		slices.Sort(want) // ends and starts of different loads may be told in either order
 		slices.Sort(e.log)
 		if !slices.Equal(e.log, want) {
