@@ -52,7 +52,7 @@ end. Ctrl-C ends it.`,
 	f.IntVar(&opt.Active, "active", 20, "how many the room lets in at once")
 	f.Float64Var(&opt.Speed, "speed", 1, "how fast the crowd lives")
 	f.StringVar(&opt.Listen, "listen", "127.0.0.1:8080", "where visitors are answered; a taken port gives way to the next free one")
-	f.StringVar(&opt.Admin, "admin", "127.0.0.1:8081", "where the operator is answered; a taken port gives way likewise")
+	f.StringVar(&opt.Admin, "admin-listen", "127.0.0.1:8081", "where the operator is answered; a taken port gives way likewise")
 	f.BoolVar(&noBrowser, "no-browser", false, "do not open the page on a desktop")
 	return cmd
 }

@@ -26,11 +26,12 @@ const (
 
 // Event is one thing that happened.
 type Event struct {
-	At     time.Time
-	Temper Temper
-	Kind   Kind
-	Seq    int64  // 0 before there is a ticket
-	Text   string // for people; never a secret
+	At       time.Time
+	Temper   Temper
+	Kind     Kind
+	Seq      int64  // 0 before there is a ticket
+	TicketID string // public; empty before there is a ticket
+	Text     string // for people; never a secret
 }
 
 // Violations counts what a room must never do. Every one must be 0.

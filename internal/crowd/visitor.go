@@ -56,9 +56,9 @@ func (v *visitor) observe(k Kind, text string) {
 		return
 	}
 	v.mu.Lock()
-	seq := v.seq
+	seq, id := v.seq, v.id
 	v.mu.Unlock()
-	v.c.opt.Observe(Event{At: time.Now(), Temper: v.temper, Kind: k, Seq: seq, Text: text})
+	v.c.opt.Observe(Event{At: time.Now(), Temper: v.temper, Kind: k, Seq: seq, TicketID: id, Text: text})
 }
 
 func (v *visitor) violation(f func(*Violations), format string, args ...any) {

@@ -16,6 +16,8 @@ type reader struct {
 	room   string
 	after  uint64
 	counts Counts
+	// each is told every event of the log, once and in order.
+	each func(kind, ticketID, reason string, seq int64)
 }
 
 // read brings the counts up to date: what is now from the room's document, what
@@ -24,9 +26,11 @@ func (r *reader) read(ctx context.Context) (Counts, error) {
 	for {
 		var page struct {
 			Events []struct {
-				N    uint64 `json:"n"`
-				Type string `json:"type"`
-				Data struct {
+				N        uint64 `json:"n"`
+				Type     string `json:"type"`
+				TicketID string `json:"ticket_id"`
+				Data     struct {
+					Seq    int64  `json:"seq"`
 					Reason string `json:"reason"`
 				} `json:"data"`
 			} `json:"events"`
@@ -38,6 +42,9 @@ func (r *reader) read(ctx context.Context) (Counts, error) {
 		}
 		for _, e := range page.Events {
 			r.count(e.Type, e.Data.Reason)
+			if r.each != nil {
+				r.each(e.Type, e.TicketID, e.Data.Reason, e.Data.Seq)
+			}
 			r.after = max(r.after, e.N)
 		}
 		if len(page.Events) < logChunk {

@@ -73,7 +73,7 @@ func Run(ctx context.Context, opt Options, t Terminal, start Starter) (err error
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	d := &demo{opt: opt, t: t, feed: &feed{}, began: time.Now()}
+	d := &demo{opt: opt, t: t, feed: &feed{}, guests: newGuests(), began: time.Now()}
 	d.log = slog.New(slog.NewTextHandler(d.feed, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if err := d.openSite(ctx, dir); err != nil {
 		return err
@@ -95,6 +95,7 @@ type demo struct {
 	t      Terminal
 	log    *slog.Logger
 	feed   *feed
+	guests *guests
 	began  time.Time
 	site   *cinema.Site
 	http   *http.Server
@@ -115,7 +116,7 @@ func (d *demo) openSite(ctx context.Context, dir string) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("a port for the cinema: %w", err), site.Close())
 	}
-	d.site, d.state.Site = site, address(ln)
+	d.site, d.state.Site = site, urlOf(ln.Addr().String())
 	d.http = &http.Server{Handler: site, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
 		ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)}
 	go func() {
@@ -133,13 +134,12 @@ func (d *demo) closeSite() {
 
 // openUsher starts Usher in front of the cinema and waits until it answers.
 func (d *demo) openUsher(ctx context.Context, dir string, start Starter) error {
-	public, note, err := listen("listen", d.opt.Listen)
+	public, note, err := freeAddr("listen", d.opt.Listen)
 	if err != nil {
 		return err
 	}
-	admin, note2, err := listen("admin", d.opt.Admin)
+	admin, note2, err := freeAddr("admin-listen", d.opt.Admin)
 	if err != nil {
-		public.Close()
 		return err
 	}
 	for _, n := range []string{note, note2} {
@@ -151,27 +151,39 @@ func (d *demo) openUsher(ctx context.Context, dir string, start Starter) error {
 	d.state.TokenFile = filepath.Join(dir, "admin-token")
 	data := filepath.Join(dir, "usher")
 	if err := errors.Join(os.WriteFile(d.state.TokenFile, []byte(token+"\n"), 0o600), os.Mkdir(data, 0o700)); err != nil {
-		return errors.Join(err, public.Close(), admin.Close())
+		return err
 	}
-	d.state.Room, d.state.Look, d.state.Admin = room, address(public)+pagePath, address(admin)
+	d.state.Room, d.state.Look, d.state.Admin = room, urlOf(public)+pagePath, urlOf(admin)
 	if d.server, err = start(ctx, Plan{Public: public, Admin: admin, AdminToken: token, Dir: data, Room: room, Path: pagePath,
 		Origin: d.state.Site, Active: d.opt.Active, Idle: idle, Max: longest, Claim: claim, Grace: grace, Log: d.log}); err != nil {
-		return errors.Join(err, public.Close(), admin.Close())
+		return err
 	}
 	api, err := adminapi.New(d.state.Admin, config.NewSecret(token), d.state.TokenFile)
 	if err == nil {
-		d.reader = &reader{api: api, room: room}
+		d.reader = &reader{api: api, room: room, each: func(kind, id, reason string, seq int64) {
+			if text := d.guests.event(kind, id, reason, seq, time.Now()); text != "" {
+				d.feed.add(Line{At: time.Now(), Text: text})
+			}
+		}}
 		err = d.ready(ctx)
 	}
 	if err == nil {
-		d.crowd, err = crowd.New(crowd.Options{Base: address(public), Room: room, Path: pagePath, Visitors: d.opt.Visitors, Keep: true,
+		d.crowd, err = crowd.New(crowd.Options{Base: urlOf(public), Room: room, Path: pagePath, Visitors: d.opt.Visitors, Keep: true,
 			Ramp: time.Duration(float64(6*time.Second) / d.opt.Speed), Speed: d.opt.Speed, Stay: stay, Grace: grace,
-			Seed: uint64(d.began.UnixNano()), Observe: d.feed.crowd})
+			Seed: uint64(d.began.UnixNano()), Observe: d.observe})
 	}
 	if err != nil {
 		return errors.Join(err, d.server.Close(context.WithoutCancel(ctx)))
 	}
 	return nil
+}
+
+// observe hears every event of the crowd.
+func (d *demo) observe(e crowd.Event) {
+	if e.Kind == crowd.Arrived {
+		d.guests.ours(e.TicketID)
+	}
+	d.feed.crowd(e)
 }
 
 // ready waits for the first reading.
@@ -265,6 +277,11 @@ func (d *demo) update(ctx context.Context, n int) {
 		s.Trouble = "the admin API: " + err.Error()
 	}
 	if n%4 == 0 {
+		var joined []string
+		joined, s.Guests = d.guests.arrivals(time.Now())
+		for _, text := range joined {
+			d.feed.add(Line{At: time.Now(), Text: text})
+		}
 		if err == nil {
 			d.meter.add(counts.Waiting, counts.Admitted)
 		}

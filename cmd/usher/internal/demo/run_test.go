@@ -61,8 +61,13 @@ func startOpenHouse(_ context.Context, p Plan) (Server, error) {
 		fmt.Fprint(w, `{"events":[],"next":5}`)
 	})
 	h.pub, h.admin = &http.Server{Handler: mux}, &http.Server{Handler: admin}
-	go h.pub.Serve(p.Public)
-	go h.admin.Serve(p.Admin)
+	for addr, srv := range map[string]*http.Server{p.Public: h.pub, p.Admin: h.admin} {
+		ln, err := net.Listen("tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		go srv.Serve(ln)
+	}
 	return h, nil
 }
 
@@ -146,7 +151,7 @@ func TestRunFromStartToCtrlC(t *testing.T) {
 	if left, err := os.ReadDir(tmp); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
-	if _, err := net.Dial("tcp", house.plan.Public.Addr().String()); err == nil {
+	if _, err := net.Dial("tcp", house.plan.Public); err == nil {
 		t.Error("the port is still open")
 	}
 }
@@ -169,7 +174,7 @@ func TestRunFailsWithAReasonAndCleansUp(t *testing.T) {
 		"--active":           {func(o *Options) { o.Active = -1 }, refuses},
 		"--speed":            {func(o *Options) { o.Speed = 0 }, refuses},
 		"--listen":           {func(o *Options) { o.Listen = "8080" }, refuses},
-		"--admin":            {func(o *Options) { o.Admin = "127.0.0.1:http8" }, refuses},
+		"--admin-listen":     {func(o *Options) { o.Admin = "127.0.0.1:http8" }, refuses},
 		"no room at the inn": {func(*Options) {}, refuses},
 		"disk full":          {func(*Options) {}, dies},
 	} {

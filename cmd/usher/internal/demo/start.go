@@ -13,7 +13,7 @@ import (
 
 // Plan is the Usher that the demo wants.
 type Plan struct {
-	Public, Admin net.Listener // bound already; the server closes them
+	Public, Admin string // addresses to listen on
 	AdminToken    string
 	Dir           string // the data folder; exists
 	Room          string
@@ -39,41 +39,45 @@ type Starter func(ctx context.Context, p Plan) (Server, error)
 
 const portTries = 50
 
-// listen binds addr. If its port is taken it takes the next free one, and note
-// says so; any other failure is the caller's to mend.
-func listen(flag, addr string) (ln net.Listener, note string, err error) {
+// freeAddr returns addr, or, if its port is taken, the same with the next free
+// one, and a note that says so. Any other failure is the caller's to mend. Someone
+// may take the port before the server does; the server's own error then says it.
+func freeAddr(flag, addr string) (free, note string, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return nil, "", fmt.Errorf("--%s %q: write it as 127.0.0.1:8080", flag, addr)
+		return "", "", fmt.Errorf("--%s %q: write it as 127.0.0.1:8080", flag, addr)
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
-		return nil, "", fmt.Errorf("--%s %q: the port is not a number from 0 to 65535", flag, addr)
+		return "", "", fmt.Errorf("--%s %q: the port is not a number from 0 to 65535", flag, addr)
 	}
 	for try := uint64(0); try < portTries && n+try <= 65535; try++ {
-		ln, err = net.Listen("tcp", net.JoinHostPort(host, strconv.FormatUint(n+try, 10)))
-		if err == nil {
+		var ln net.Listener
+		if ln, err = net.Listen("tcp", net.JoinHostPort(host, strconv.FormatUint(n+try, 10))); err == nil {
+			free = ln.Addr().String()
+			if err := ln.Close(); err != nil {
+				return "", "", fmt.Errorf("--%s %s: %w", flag, addr, err)
+			}
 			if try > 0 {
 				note = fmt.Sprintf("port %d is taken, so this uses %d (--%s chooses another)", n, n+try, flag)
 			}
-			return ln, note, nil
+			return free, note, nil
 		}
 		if !errors.Is(err, syscall.EADDRINUSE) || n == 0 {
-			return nil, "", fmt.Errorf("--%s %s: %w", flag, addr, err)
+			return "", "", fmt.Errorf("--%s %s: %w", flag, addr, err)
 		}
 	}
-	return nil, "", fmt.Errorf("--%s %s: this port and the %d after it are taken; choose another", flag, addr, portTries-1)
+	return "", "", fmt.Errorf("--%s %s: this port and the %d after it are taken; choose another", flag, addr, portTries-1)
 }
 
-// address is how a listener is reached from this machine.
-func address(ln net.Listener) string {
-	a, ok := ln.Addr().(*net.TCPAddr)
-	if !ok {
-		return "http://" + ln.Addr().String()
+// urlOf is how an address is reached from this machine.
+func urlOf(addr string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "http://" + addr
 	}
-	host := a.IP.String()
-	if a.IP.IsUnspecified() {
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"
 	}
-	return "http://" + net.JoinHostPort(host, strconv.Itoa(a.Port))
+	return "http://" + net.JoinHostPort(host, port)
 }

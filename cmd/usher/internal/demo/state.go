@@ -20,6 +20,7 @@ type State struct {
 	Booked, SeatsLeft            int           // at the cinema
 	Crowd                        crowd.Stats
 	Events                       []Line // oldest first
+	Guests                       string // who is here and not of the crowd; empty if nobody
 	Trouble                      string // why the figures may be old; empty if they are not
 }
 

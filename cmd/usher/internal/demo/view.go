@@ -168,6 +168,9 @@ func (p painter) addresses(s State) []row {
 		{{"  the site   ", dim}, {s.Site, link}, {"  behind the room, unprotected", dim}},
 		{{"  dashboard  ", dim}, {s.Admin + "/admin/v1/dashboard", link}, {"  token in " + s.TokenFile, dim}},
 	}
+	if s.Guests != "" {
+		rows = append(rows, row{{"  guests     ", dim}, {s.Guests, good}, {"  not of the crowd: you?", dim}})
+	}
 	for _, n := range s.Notes {
 		rows = append(rows, row{{"  note       ", dim}, {n, warn}})
 	}
