@@ -88,6 +88,7 @@ func (r *Room) Rank(v View) (place, waiting int64, ok bool) {
 type use struct {
 	ref     Ref
 	renewed time.Time
+	token   time.Time     // when an admission token signed at the renewal ends
 	busy    bool          // a renewal is under way
 	open    int           // requests and sockets under way
 	done    chan struct{} // closed when the session ends
@@ -95,10 +96,19 @@ type use struct {
 
 func (u *use) end() { close(u.done) }
 
+// note takes over what a renewal said.
+func (u *use) note(res Result) {
+	u.renewed = time.Now()
+	u.token = time.UnixMicro(res.At).Add(res.View.TokenEnd)
+}
+
 // Pass is one request or socket of an admitted ticket.
 type Pass struct {
 	room *Room
 	use  *use
+	// TokenEnd is when an admission token ends that is signed for the last renewal; it stays
+	// the same for a quarter of the idle time, so one signature serves many requests.
+	TokenEnd time.Time
 }
 
 // Done is closed when the session ends: by its limits, by leaving, or with the room.
@@ -121,8 +131,9 @@ func (r *Room) Use(ctx context.Context, ref Ref) (*Pass, error) {
 	quarter := time.Duration(r.mirror.Summary.Config.Session.Idle) / 4
 	if ok && in.Seq == ref.Seq && in.Claimed && u != nil && (u.busy || time.Since(u.renewed) < quarter) {
 		u.open++
+		p := &Pass{r, u, u.token}
 		r.mu.Unlock()
-		return &Pass{r, u}, nil
+		return p, nil
 	}
 	if u != nil {
 		u.busy = true // others go by what is known meanwhile
@@ -146,9 +157,9 @@ func (r *Room) Use(ctx context.Context, ref Ref) (*Pass, error) {
 		u = &use{ref: ref, done: make(chan struct{})}
 		r.uses[ref.ID] = u
 	}
-	u.renewed = time.Now()
+	u.note(res)
 	u.open++
-	return &Pass{r, u}, nil
+	return &Pass{r, u, u.token}, nil
 }
 
 // renewOpen renews the sessions with requests under way.
@@ -163,10 +174,10 @@ func (r *Room) renewOpen(ctx context.Context) {
 	}
 	r.mu.RUnlock()
 	for _, ref := range stale {
-		_, err := r.change(ctx, &Command{Op: OpRenew, Ref: ref})
+		res, err := r.change(ctx, &Command{Op: OpRenew, Ref: ref})
 		r.mu.Lock()
 		if u := r.uses[ref.ID]; u != nil && err == nil {
-			u.renewed = time.Now()
+			u.note(res)
 		}
 		r.mu.Unlock()
 		if errors.Is(err, ErrUnavailable) {
