@@ -12,11 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ushergo/usher/cmd/usher/internal/adminapi"
+	"github.com/ushergo/usher/cmd/usher/internal/server"
 	"github.com/ushergo/usher/config"
 )
-
-// adminTokenFile is where serve keeps a token it made, in the data folder.
-const adminTokenFile = "admin.token"
 
 // adminFlags say which usher is meant, and how to prove that one may ask it.
 type adminFlags struct {
@@ -31,19 +29,27 @@ func (f *adminFlags) register(cmd *cobra.Command) {
 	flags.StringVar(&f.config, "config", "", "configuration file of the running usher, to take address, token and folder from")
 }
 
-// client finds address and token: what is said on the command line wins over
-// the environment, and the environment over the file.
+// client asks the admin API that the flags mean.
 func (f *adminFlags) client() (*adminapi.Client, error) {
+	url, token, from, err := f.find()
+	if err != nil {
+		return nil, err
+	}
+	return adminapi.New(url, token, from)
+}
+
+// find finds address and token: what is said on the command line wins over the
+// environment, and the environment over the file. from says where the token,
+// which may be empty, came from.
+func (f *adminFlags) find() (url string, token config.Secret, from string, err error) {
 	url, data := f.url, f.data
-	var token config.Secret
-	var from string
 	if v := os.Getenv("USHER_ADMIN_URL"); url == "" && v != "" {
 		url = v
 	}
 	if f.config != "" {
 		c, err := config.Load(f.config)
 		if err != nil {
-			return nil, err
+			return "", token, "", err
 		}
 		if url == "" {
 			url = adminURL(c)
@@ -63,23 +69,23 @@ func (f *adminFlags) client() (*adminapi.Client, error) {
 	case f.tokenFile != "":
 		t, err := readToken(f.tokenFile)
 		if err != nil {
-			return nil, err
+			return "", token, "", err
 		}
 		token, from = t, f.tokenFile
 	case env != "":
 		token, from = config.NewSecret(env), "USHER_ADMIN_TOKEN"
 	case token.Empty():
-		path := filepath.Join(data, adminTokenFile)
+		path := filepath.Join(data, server.AdminTokenFile)
 		t, err := readToken(path)
 		if err == nil {
 			token, from = t, path
 		} else if !os.IsNotExist(err) {
-			return nil, err
+			return "", token, "", err
 		} else {
 			from = ""
 		}
 	}
-	return adminapi.New(url, token, from)
+	return url, token, from, nil
 }
 
 // adminURL is where a local client finds the admin listener of c.

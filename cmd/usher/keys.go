@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ushergo/usher/cmd/usher/internal/server"
 	"github.com/ushergo/usher/config"
 	"github.com/ushergo/usher/token"
 )
@@ -51,7 +52,7 @@ func (f *keyFlags) folder() (string, error) {
 			return "", err
 		}
 		if dir == "" && data == "" {
-			dir = keyFolder(c)
+			dir = server.KeyFolder(c)
 		}
 	}
 	if data == "" {
@@ -67,14 +68,6 @@ func (f *keyFlags) folder() (string, error) {
 		return "", err
 	}
 	return dir, nil
-}
-
-// keyFolder is where a node with that configuration keeps its keys.
-func keyFolder(c *config.Config) string {
-	if c.Keys.Dir != "" {
-		return c.Keys.Dir
-	}
-	return filepath.Join(c.Engine.Dir, "keys")
 }
 
 // open takes the keys of USHER_KEYS, if it is set and no folder is named.

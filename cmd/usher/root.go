@@ -38,9 +38,9 @@ see their place fall, and are let in as others leave.`,
 			root.AddCommand(c)
 		}
 	}
-	add("run", newServeCmd())
+	add("run", newServeCmd(), newDemoCmd(startDemoServer))
 	add("operate", newRoomsCmd(), newKeysCmd())
-	add("prepare", newValidateCmd(), newPageCmd())
+	add("prepare", newValidateCmd(), newPageCmd(), newBenchCmd())
 	root.AddCommand(newVersionCmd())
 	return root
 }
@@ -50,6 +50,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
+	cmd.SuggestionsMinimumDistance = 2
 	text := fmt.Sprintf("unknown command %q", strings.TrimSpace(cmd.CommandPath()+" "+args[0]))
 	if !cmd.HasSubCommands() {
 		text = fmt.Sprintf("%s takes no arguments, and got %q", cmd.CommandPath(), args[0])

@@ -1,5 +1,192 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
 
-func newServeCmd() *cobra.Command { return &cobra.Command{Use: "serve"} }
+	"github.com/spf13/cobra"
+
+	"github.com/ushergo/usher/cmd/usher/internal/server"
+	"github.com/ushergo/usher/config"
+)
+
+// serveFlags are what can be said without a file.
+type serveFlags struct {
+	file, level, format, otlp string
+	quick                     config.QuickOptions
+}
+
+func newServeCmd() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Run the waiting room",
+		Long: `serve runs usher until SIGTERM or Ctrl-C, and then stops gracefully within
+node.drain (30s); a second one stops at once. SIGHUP reads the file again and applies
+what changed in rooms and certificates without dropping anybody.
+
+With --origin and --active and no file, one room stands in front of every path of every
+host. For everything else write a file: usher validate --schema describes it.
+
+Both listeners are on loopback unless told otherwise. Secrets come from the environment:
+USHER_ADMIN_TOKEN, USHER_SERVICE_TOKENS, USHER_KEYS. Without an admin token, one is made
+and kept in the data folder.`,
+		Example: `  usher serve --origin http://127.0.0.1:9000 --active 600
+  usher serve --origin http://127.0.0.1:9000 --active 600 --rate 1200 --listen 0.0.0.0:8080
+  usher serve --config usher.yaml
+  kill -HUP $(pidof usher)                # read the file again`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := f.config(cmd)
+			if err != nil {
+				return err
+			}
+			log, err := server.NewLogger(cmd.ErrOrStderr(), f.level, f.format)
+			if err != nil {
+				return &usageError{err}
+			}
+			return serve(cmd.Context(), cfg, log, f)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.file, "config", "", "configuration file; instead of the flags about the room")
+	flags.StringVar(&f.quick.Origin, "origin", "", "the site behind the room, as http://127.0.0.1:9000")
+	flags.IntVar(&f.quick.Active, "active", 0, "most visitors inside at one moment")
+	flags.IntVar(&f.quick.Rate, "rate", 0, "most admissions in any 60 seconds; 0: no such limit")
+	flags.StringVar(&f.quick.Room, "room", "main", "name of the room")
+	flags.StringVar(&f.quick.Listen, "listen", "", "address for visitors (default 127.0.0.1:8080)")
+	flags.StringVar(&f.quick.Admin, "admin-listen", "", "address for the operator (default 127.0.0.1:8081)")
+	flags.StringVar(&f.quick.URL, "url", "", "address as visitors see it, if a proxy stands in front")
+	flags.StringVar(&f.quick.Dir, "data", "", "data folder (default ./usher-data)")
+	flags.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")
+	flags.StringVar(&f.format, "log-format", "", "text or json (default text in a terminal, else json)")
+	flags.StringVar(&f.otlp, "otlp", "", "send traces to this OTLP/HTTP address (default OTEL_EXPORTER_OTLP_ENDPOINT; none: no traces)")
+	return cmd
+}
+
+// config is the file's, or the quick one that the flags make. Addresses and
+// data folder may be given beside a file and win over it, for a second usher on
+// one machine; the room may not.
+func (f *serveFlags) config(cmd *cobra.Command) (*config.Config, error) {
+	if f.file != "" {
+		for _, name := range []string{"origin", "active", "rate", "room"} {
+			if cmd.Flags().Changed(name) {
+				return nil, &usageError{fmt.Errorf("--%s and --config together: say it in the file, under rooms", name)}
+			}
+		}
+		return f.load()
+	}
+	if f.quick.Origin == "" && f.quick.Active == 0 {
+		return nil, &usageError{errors.New("what should usher stand in front of? Give --origin and --active, or --config with a file")}
+	}
+	if f.quick.Origin == "" {
+		return nil, &usageError{errors.New("--origin is missing: the address of the site behind the room, as http://127.0.0.1:9000")}
+	}
+	if f.quick.Active < 1 {
+		return nil, &usageError{errors.New("--active is missing: the most visitors that may be inside at one moment, as 600")}
+	}
+	cfg := config.Quick(f.quick, os.Getenv)
+	return cfg, cfg.Validate()
+}
+
+// load reads the file, and lets the flags that may stand beside it win.
+func (f *serveFlags) load() (*config.Config, error) {
+	cfg, err := config.Load(f.file)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range []struct {
+		to   *string
+		flag string
+	}{{&cfg.Public.Listen, f.quick.Listen}, {&cfg.Admin.Listen, f.quick.Admin}, {&cfg.Public.URL, f.quick.URL}, {&cfg.Engine.Dir, f.quick.Dir}} {
+		if o.flag != "" {
+			*o.to = o.flag
+		}
+	}
+	return cfg, cfg.Validate()
+}
+
+func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, f serveFlags) error {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+
+	spans, err := server.OTLP(ctx, f.otlp)
+	if err != nil {
+		return err
+	}
+	s, err := server.Start(ctx, cfg, log, server.Version(buildVersion().Version), server.Spans(spans))
+	if err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Wait() }()
+	stopping := false
+	stop := func() {
+		stopping = true
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), cfg.Node.Drain)
+			defer cancel()
+			_ = s.Shutdown(ctx) // Wait hands on the error
+		}()
+	}
+	quit := ctx.Done()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-quit:
+			quit = nil
+			if !stopping {
+				stop()
+			}
+		case sig := <-signals:
+			switch {
+			case sig == syscall.SIGHUP && !stopping:
+				reload(ctx, s, f, log)
+			case sig == syscall.SIGHUP:
+			case stopping:
+				log.Warn("stopping at once: a second signal came", "signal", sig.String())
+				return &exitError{1}
+			default:
+				stop()
+			}
+		}
+	}
+}
+
+// reload reads the file again; with an error in it, everything stays as it is.
+func reload(ctx context.Context, s *server.Server, f serveFlags, log *slog.Logger) {
+	if f.file == "" {
+		log.Warn("SIGHUP: there is no file to read again; usher was started with flags alone")
+		return
+	}
+	cfg, err := f.load()
+	if err != nil {
+		if problems := config.ProblemsOf(err); problems != nil {
+			for _, p := range problems {
+				log.Error("the file is wrong", "at", fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Col), "key", p.Path, "what", p.What, "mend", p.Mend)
+			}
+		} else {
+			log.Error("the file cannot be read", "err", err)
+		}
+		log.Error("the file is refused as a whole; the running configuration stays", "file", f.file)
+		return
+	}
+	for _, w := range cfg.Warnings() {
+		log.Warn(w.Error())
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if err := s.Reload(ctx, cfg); err != nil {
+		log.Error("not all of the file could be applied", "file", f.file, "err", err)
+		return
+	}
+	log.Info("the file has been applied", "file", f.file, "rooms", len(cfg.Rooms))
+}

@@ -113,7 +113,7 @@ func (w *watch) show(base string, at time.Time, rooms []adminapi.Room, err error
 	}
 	for _, r := range w.last {
 		if r.Limit != nil && *r.Limit > 0 {
-			fmt.Fprintf(&frame, "\n%-20s %s %3.0f %%", oneLine(r.Config.ID, 20), bar(r.Active, *r.Limit, 30), 100*float64(r.Active)/float64(*r.Limit))
+			fmt.Fprintf(&frame, "\n%-20s %s %3.0f %%", oneLine(r.Config.ID, 20), gauge(r.Active, *r.Limit, 30), 100*float64(r.Active)/float64(*r.Limit))
 		}
 	}
 	frame.WriteByte('\n')
@@ -156,7 +156,7 @@ func (w *watch) end() {
 	}
 }
 
-func bar(n, of int64, width int) string {
+func gauge(n, of int64, width int) string {
 	full := min(int(n*int64(width)/of), width)
 	if n > 0 && full == 0 {
 		full = 1

@@ -1,0 +1,7 @@
+//go:build !unix
+
+package server
+
+import "log/slog"
+
+func raiseFileLimit(*slog.Logger) {}

@@ -1,0 +1,49 @@
+package server
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/mattn/go-isatty"
+)
+
+// NewLogger makes the process's logger: text for a person at a terminal, JSON
+// for everything else. level is debug, info, warn or error; format is text,
+// json, or "" to choose by w.
+func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, fmt.Errorf("log level %q; choose debug, info, warn or error", level)
+	}
+	opts := &slog.HandlerOptions{Level: l}
+	switch {
+	case format == "text" || format == "" && isTerminal(w):
+		opts.ReplaceAttr = shortTime
+		return slog.New(slog.NewTextHandler(w, opts)), nil
+	case format == "json" || format == "":
+		return slog.New(slog.NewJSONHandler(w, opts)), nil
+	}
+	return nil, fmt.Errorf("log format %q; choose text or json", format)
+}
+
+// shortTime leaves a person the time of day and drops the level of the usual.
+func shortTime(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) > 0 {
+		return a
+	}
+	switch a.Key {
+	case slog.TimeKey:
+		return slog.String(a.Key, a.Value.Time().Format("15:04:05.000"))
+	case slog.LevelKey:
+		return slog.String(a.Key, strings.ToLower(a.Value.String()))
+	}
+	return a
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && isatty.IsTerminal(f.Fd())
+}

@@ -1,0 +1,315 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ushergo/usher/config"
+	"github.com/ushergo/usher/engine/memory"
+	"github.com/ushergo/usher/room"
+	"github.com/ushergo/usher/token"
+	"github.com/ushergo/usher/web"
+)
+
+// Option is something that a configuration file does not hold.
+type Option func(*options)
+
+type options struct {
+	version string
+	spans   sdktrace.SpanExporter
+}
+
+// Version is shown in metrics, traces and the admin API.
+func Version(v string) Option { return func(o *options) { o.version = v } }
+
+// Spans switches traces on and sends them to exp; see OTLP. A nil exp changes
+// nothing. The server shuts exp down.
+func Spans(exp sdktrace.SpanExporter) Option { return func(o *options) { o.spans = exp } }
+
+// Server is a running usher. Its methods may be called from any goroutine.
+type Server struct {
+	cfg    *config.Config // as started; rooms as last applied
+	log    *slog.Logger
+	node   string
+	start  time.Time
+	engine *memory.Engine
+	rooms  *room.Rooms
+	keys   *token.Keys
+	token  config.Secret
+	front  *web.Server
+	traces *sdktrace.TracerProvider
+
+	public, admin *listener
+
+	stopBackground context.CancelFunc
+	background     sync.WaitGroup
+
+	reloading sync.Mutex
+	stopOnce  sync.Once
+	stopErr   error
+	done      chan struct{}
+	failed    chan error // a listener broke
+}
+
+// listener is one of the two, with what serves on it.
+type listener struct {
+	net.Listener
+	srv  *http.Server
+	cert *certificate
+}
+
+// Start brings up a node with cfg, which must be valid. ctx bounds the start
+// alone. log must not be nil.
+func Start(ctx context.Context, cfg *config.Config, log *slog.Logger, opts ...Option) (*Server, error) {
+	o := options{version: "(devel)"}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	s := &Server{cfg: cfg, log: log, start: time.Now(), done: make(chan struct{}), failed: make(chan error, 2)}
+	if err := s.up(ctx, o); err != nil {
+		s.down()
+		return nil, err
+	}
+	s.announce()
+	return s, nil
+}
+
+// up does everything in the order in which failures are cheap: what names and
+// ports can say before what reads a large log.
+func (s *Server) up(ctx context.Context, opts options) error {
+	raiseFileLimit(s.log)
+	for _, w := range s.cfg.Warnings() {
+		s.log.Warn(w.Error())
+	}
+	if s.cfg.Engine.Kind != "memory" {
+		return fmt.Errorf("engine.kind: %s is not in this build yet; use memory", s.cfg.Engine.Kind)
+	}
+	var err error
+	if s.node, err = nodeID(s.cfg); err != nil {
+		return err
+	}
+	if s.public, err = openListener(ctx, s.cfg.Public.Listen, s.cfg.Public.TLS, "public", "--listen (public.listen)"); err != nil {
+		return err
+	}
+	if s.admin, err = openListener(ctx, s.cfg.Admin.Listen, s.cfg.Admin.TLS, "admin", "--admin-listen (admin.listen)"); err != nil {
+		return err
+	}
+	if s.keys, err = openKeys(s.cfg); err != nil {
+		return err
+	}
+	token, tokenPath, made, err := adminToken(s.cfg)
+	if err != nil {
+		return err
+	}
+	s.token = token
+	if made {
+		s.log.Info("made an admin token", "file", tokenPath)
+	}
+
+	registry := newRegistry()
+	var tracer trace.Tracer // nil: no traces
+	if s.traces = newTracing(opts.spans, opts.version, s.node); s.traces != nil {
+		tracer = s.traces.Tracer(tracerName)
+	}
+	observer := web.NewObserver(registry, tracer)
+	if err := s.openRooms(ctx, observer, tracer); err != nil {
+		return err
+	}
+	s.front, err = web.New(web.Options{
+		Rooms: s.rooms, Keys: s.keys, Observer: observer,
+		PublicURL: s.visitorURL(), TrustedProxies: s.cfg.TrustedProxies, AdminToken: s.token.Reveal(),
+		Registry: registry, Logger: s.log, Tracer: tracer,
+		NodeID: s.node, Version: opts.version, DrainFor: s.cfg.Node.Drain,
+	})
+	if err != nil {
+		return err
+	}
+
+	background, stop := context.WithCancel(context.Background())
+	s.stopBackground = stop
+	s.background.Go(func() {
+		s.keys.Watch(background, time.Minute, func(err error) {
+			s.log.Error("the keys could not be read again; those in use stay", "err", err)
+		})
+	})
+	s.serve(s.public, s.front.Public())
+	s.serve(s.admin, s.front.Admin())
+	return nil
+}
+
+func openListener(ctx context.Context, addr string, conf config.TLS, what, flag string) (*listener, error) {
+	cert, err := loadCertificate(conf, what+".tls")
+	if err != nil {
+		return nil, err
+	}
+	l, err := listen(ctx, addr, what, flag)
+	if err != nil {
+		return nil, err
+	}
+	return &listener{Listener: l, cert: cert}, nil
+}
+
+func openKeys(cfg *config.Config) (*token.Keys, error) {
+	if !cfg.Keys.Inline.Empty() {
+		keys, err := token.FromEnv(cfg.Keys.Inline.Reveal())
+		if err != nil {
+			return nil, fmt.Errorf("USHER_KEYS: %w", err)
+		}
+		return keys, nil
+	}
+	return token.Open(KeyFolder(cfg))
+}
+
+// KeyFolder is where a node with that configuration keeps its keys.
+func KeyFolder(cfg *config.Config) string {
+	if cfg.Keys.Dir != "" {
+		return cfg.Keys.Dir
+	}
+	return filepath.Join(cfg.Engine.Dir, "keys")
+}
+
+func (s *Server) openRooms(ctx context.Context, observer room.Observer, tracer trace.Tracer) error {
+	began := time.Now()
+	mem := memory.Options{Logger: s.log, NoSync: s.cfg.Engine.Durability == "none"}
+	if tracer != nil {
+		mem.OnSync = logSpan(tracer)
+	}
+	engine, err := memory.Open(s.cfg.Engine.Dir, mem)
+	if err != nil {
+		return err
+	}
+	s.engine = engine
+	if s.rooms, err = room.Open(ctx, engine, room.Options{Logger: s.log, Observer: observer}); err != nil {
+		return err
+	}
+	for i := range s.cfg.Rooms {
+		if err := s.applyRoom(ctx, &s.cfg.Rooms[i]); err != nil {
+			return err
+		}
+	}
+	s.log.Debug("rooms are ready", "rooms", len(s.rooms.List()), "took", time.Since(began))
+	return nil
+}
+
+// applyRoom makes the room as the file says, if the file says something new.
+func (s *Server) applyRoom(ctx context.Context, r *config.Room) error {
+	if _, err := s.rooms.ApplyFile(ctx, r.RoomConfig()); err != nil {
+		return fmt.Errorf("room %s: %w", r.ID, err)
+	}
+	return nil
+}
+
+func nodeID(cfg *config.Config) (string, error) {
+	if cfg.Node.ID != "" {
+		return cfg.Node.ID, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("this machine has no name: %w; set node.id", err)
+	}
+	random := make([]byte, 3)
+	rand.Read(random)
+	return host + "-" + hex.EncodeToString(random), nil
+}
+
+// serve answers on l until shut down.
+func (s *Server) serve(l *listener, h http.Handler) {
+	l.srv = &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		// Bodies and answers have no time of their own here: uploads and streams
+		// through the proxy take what they take. The handlers bound the rest.
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	s.background.Go(func() {
+		var err error
+		if l.cert != nil {
+			l.srv.TLSConfig = l.cert.tlsConfig()
+			err = l.srv.ServeTLS(l.Listener, "", "")
+		} else {
+			err = l.srv.Serve(l.Listener)
+		}
+		if !errors.Is(err, http.ErrServerClosed) {
+			s.failed <- fmt.Errorf("listening on %s ended: %w", l.Addr(), err)
+		}
+	})
+}
+
+func (s *Server) announce() {
+	attrs := []any{"public", s.PublicURL(), "admin", s.AdminURL(), "node", s.node, "engine", s.cfg.Engine.Kind}
+	if s.cfg.Engine.Kind == "memory" {
+		attrs = append(attrs, "data", s.cfg.Engine.Dir)
+	}
+	s.log.Info("usher is up", append(attrs, "rooms", len(s.rooms.List()), "took", time.Since(s.start).Round(time.Millisecond).String())...)
+	if s.cfg.Admin.Token.Empty() {
+		s.log.Info("the admin token is kept in a file", "file", filepath.Join(s.cfg.Engine.Dir, AdminTokenFile))
+	}
+	if !loopback(s.Addr()) && s.cfg.Public.URL == "" && s.public.cert == nil {
+		s.log.Info("visitors come in by plain http; put a TLS proxy in front and name its address in public.url, or give public.tls")
+	}
+}
+
+// Addr is the public listener's address, with the port it really has.
+func (s *Server) Addr() string { return s.public.Addr().String() }
+
+// AdminAddr is the admin listener's address.
+func (s *Server) AdminAddr() string { return s.admin.Addr().String() }
+
+// PublicURL is where a browser on this machine finds the public listener.
+func (s *Server) PublicURL() string { return s.public.url() }
+
+// AdminURL is where a client on this machine finds the admin listener.
+func (s *Server) AdminURL() string { return s.admin.url() }
+
+func (l *listener) url() string {
+	scheme := "http://"
+	if l.cert != nil {
+		scheme = "https://"
+	}
+	host, port, err := net.SplitHostPort(l.Addr().String())
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return scheme + net.JoinHostPort("127.0.0.1", port)
+	}
+	return scheme + l.Addr().String()
+}
+
+// visitorURL is the address that redirects and tokens are built on.
+func (s *Server) visitorURL() string {
+	if s.cfg.Public.URL != "" {
+		return s.cfg.Public.URL
+	}
+	return s.PublicURL()
+}
+
+// AdminToken is the token that the admin API asks for.
+func (s *Server) AdminToken() config.Secret { return s.token }
+
+// Rooms are the rooms of this node.
+func (s *Server) Rooms() *room.Rooms { return s.rooms }
+
+// Wait returns when the server has stopped: nil after Shutdown, else why a
+// listener broke.
+func (s *Server) Wait() error {
+	select {
+	case err := <-s.failed:
+		s.down()
+		return err
+	case <-s.done:
+		return s.stopErr
+	}
+}

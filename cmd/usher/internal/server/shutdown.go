@@ -1,0 +1,70 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Shutdown stops gracefully and returns when everything is closed. When ctx
+// ends first, connections that are still open are cut; the engine is flushed
+// all the same. Called again, it waits for the first call.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.stopOnce.Do(func() {
+		began := time.Now()
+		s.log.Info("stopping", "drain", s.cfg.Node.Drain.String())
+		s.front.Drain(ctx) // ready answers 503, streams are told when to return
+		var errs []error
+		for _, l := range []*listener{s.public, s.admin} { // admin last: it can be watched
+			if err := l.srv.Shutdown(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("%s: connections were cut that did not end in time: %w", l.Addr(), err))
+				_ = l.srv.Close()
+			}
+		}
+		errs = append(errs, s.down())
+		s.stopErr = errors.Join(errs...)
+		s.log.Info("stopped", "took", time.Since(began).Round(time.Millisecond).String())
+		close(s.done)
+	})
+	<-s.done
+	return s.stopErr
+}
+
+// down closes whatever is open, in the reverse order of up. It waits for the
+// disk, not for visitors.
+func (s *Server) down() error {
+	var errs []error
+	for _, l := range []*listener{s.public, s.admin} {
+		switch {
+		case l == nil:
+		case l.srv != nil:
+			_ = l.srv.Close()
+		default:
+			_ = l.Close()
+		}
+	}
+	if s.front != nil {
+		s.front.Close()
+	}
+	if s.stopBackground != nil {
+		s.stopBackground()
+	}
+	s.background.Wait()
+	if s.rooms != nil {
+		s.rooms.Close()
+	}
+	if s.engine != nil {
+		if err := s.engine.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("closing the engine: %w", err))
+		}
+	}
+	if s.traces != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		if err := s.traces.Shutdown(ctx); err != nil {
+			s.log.Warn("the last traces were not sent", "err", err)
+		}
+	}
+	return errors.Join(errs...)
+}
