@@ -28,6 +28,10 @@ type Options struct {
 	Work time.Duration
 	// Hold is how long a chosen seat stays reserved before it is paid; 5 min if zero.
 	Hold time.Duration
+	// Inside tells how many people are inside, for the foot of each page, where
+	// somebody knows better than the site itself: a waiting room does. The site's own
+	// count, everybody seen within the last minute, if nil. Called on each page view.
+	Inside func() int
 	// Now is the clock; [time.Now] if nil. It must be safe for concurrent use.
 	Now func() time.Time
 	// Log gets failures, never a visitor's secret; discarded if nil.
@@ -101,7 +105,7 @@ type Stats struct {
 	Bookings     int   // seats paid for, since the file was made
 	SeatsLeft    int   // seats of showings ahead that are neither paid for nor held
 	PremiereLeft int   // of these, the premiere's
-	Inside       int   // people seen within the last minute who have not finished a purchase
+	Inside       int   // people seen within the last minute who have not finished a purchase; or what Options.Inside says
 	ConnsUsed    int   // connections in use now
 	Conns        int   // size of the pool
 	Waited       int64 // times a request waited for a connection
@@ -119,8 +123,15 @@ func (s *Site) Stats(ctx context.Context) (Stats, error) {
 		return Stats{}, err
 	}
 	p := s.db.Stats()
-	return Stats{Bookings: booked, SeatsLeft: left, PremiereLeft: premiere, Inside: s.inside.count(now),
+	return Stats{Bookings: booked, SeatsLeft: left, PremiereLeft: premiere, Inside: s.countInside(now),
 		ConnsUsed: p.InUse, Conns: p.MaxOpenConnections, Waited: p.WaitCount}, nil
+}
+
+func (s *Site) countInside(now time.Time) int {
+	if s.opt.Inside != nil {
+		return s.opt.Inside()
+	}
+	return s.inside.count(now)
 }
 
 // AddShowing puts one more showing of the premiere on sale, as a house does when

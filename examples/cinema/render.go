@@ -118,7 +118,7 @@ func (p page) Full(sh showing) int { return min(12, (sh.Gone*12+hallSize-1)/hall
 
 // render writes a page in one piece: a template that fails leaves no half page.
 func (s *Site) render(w http.ResponseWriter, v who, code int, name string, p page) error {
-	p.Lang, p.CSS, p.Inside = v.lang, s.css, s.inside.count(s.opt.Now())
+	p.Lang, p.CSS, p.Inside = v.lang, s.css, s.countInside(s.opt.Now())
 	p.Title = p.T("title." + name)
 	if p.Film.Slug != "" {
 		p.Title = p.Name(p.Film) + " · " + p.Title

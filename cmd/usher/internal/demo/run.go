@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/ushergo/usher/cmd/usher/internal/adminapi"
@@ -103,12 +104,14 @@ type demo struct {
 	reader *reader
 	crowd  *crowd.Crowd
 	meter  meter
+	inside atomic.Int64 // by the room's count; the cinema writes it on its pages
 	state  State
 }
 
 // openSite starts the cinema on a free port of its own.
 func (d *demo) openSite(ctx context.Context, dir string) error {
-	site, err := cinema.Open(ctx, filepath.Join(dir, "cinema.db"), cinema.Options{Conns: 4, Log: d.log})
+	site, err := cinema.Open(ctx, filepath.Join(dir, "cinema.db"), cinema.Options{Conns: 4, Log: d.log,
+		Inside: func() int { return int(d.inside.Load()) }})
 	if err != nil {
 		return err
 	}
@@ -273,6 +276,7 @@ func (d *demo) update(ctx context.Context, n int) {
 	s.Elapsed, s.Crowd, s.Events = time.Since(d.began), d.crowd.Stats(), d.feed.list()
 	counts, err := d.reader.read(ctx)
 	s.Counts, s.Trouble = counts, ""
+	d.inside.Store(int64(counts.Active))
 	if err != nil {
 		s.Trouble = "the admin API: " + err.Error()
 	}
