@@ -3,6 +3,7 @@ package journal
 import (
 	"fmt"
 	"log/slog"
+	"runtime"
 	"time"
 
 	"github.com/ushergo/usher/engine/memory/journal/disk"
@@ -52,6 +53,10 @@ func (j *Journal) run() {
 		}
 		j.mu.Unlock()
 		close(g.done)
+		// Let those just released append again before the next group is taken. Else it
+		// would be the first of them alone, and the others would wait two syncs: half the
+		// throughput at 512 callers.
+		runtime.Gosched()
 	}
 }
 

@@ -183,7 +183,7 @@ func TestDamageInAnOldSegment(t *testing.T) {
 func TestTornTail(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir, journal.Options{})
-	for n := range 3 {
+	for _, n := range []int{0, 1, 80} {
 		addSync(t, j, record(n))
 	}
 	two := len(record(0)) + len(record(1)) + 2*20
@@ -208,7 +208,11 @@ func TestTornTail(t *testing.T) {
 		}
 		addSync(t, j, record(9))
 		j.Close()
-		j = open(t, dir, journal.Options{})
+		said = logs{}
+		j = open(t, dir, journal.Options{Logger: said.logger()})
+		if out := said.String(); out != "" {
+			t.Fatalf("cut at %d: once more the logger heard %q", size, out)
+		}
 		if got := replay(t, j, 0); len(got) != 3 || string(got[2]) != string(record(9)) {
 			t.Fatalf("cut at %d: the log does not go on", size)
 		}
