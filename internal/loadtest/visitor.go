@@ -3,6 +3,7 @@ package loadtest
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 )
 
@@ -333,18 +334,29 @@ func (v *visitor) renewed(resp response, sent, now time.Time, n *news) {
 }
 
 func (v *visitor) visited(resp response, sent, now time.Time, m *manners, n *news) {
-	switch resp.status {
-	case 202, 401, 403, 410, 409, 303:
-		// The waiting page, or the API's own refusal: not let in. Another origin may answer these too; then
-		// --proxy was given a path that is no page.
+	if keptOut(resp) {
 		v.lostSession(resp, sent, n)
-	default:
-		n.claimed, v.claimed = !v.claimed, true
-		if resp.status >= 400 {
-			n.errorKind = errorKind(resp, nil)
-		}
-		v.renewAt = now.Add(m.think)
+		return
 	}
+	n.claimed, v.claimed = !v.claimed, true
+	if resp.status >= 400 { // the origin's own
+		n.errorKind = errorKind(resp, nil)
+	}
+	v.renewAt = now.Add(m.think)
+}
+
+// keptOut tells usher's answers to those who are not in (the waiting page, a redirect to it, a problem document) from
+// what an origin may answer.
+func keptOut(resp response) bool {
+	switch resp.status {
+	case 202:
+		return true
+	case 303:
+		return strings.Contains(resp.location, "/wait/")
+	case 401, 403, 409, 410:
+		return decodeProblem(resp.body).Code != ""
+	}
+	return false
 }
 
 func (v *visitor) lostSession(resp response, sent time.Time, n *news) {
