@@ -1,0 +1,113 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ushergo/usher/room"
+	"github.com/ushergo/usher/token"
+)
+
+// Options of New. Rooms and Keys are required.
+type Options struct {
+	Rooms *room.Rooms
+	Keys  *token.Keys
+
+	// Observer is the one that Rooms was opened with; it brings the counters of rooms and engine to /metrics,
+	// and the measured stay to the analysis. Default: a fresh one, which sees nothing.
+	Observer *Observer
+
+	// PublicURL is the usher as visitors see it: scheme and host, no path. Redirects and the issuer of
+	// admissions are built on it. Default: http://localhost.
+	PublicURL string
+	// TrustedProxies are the networks whose X-Forwarded-* are believed. Danger: whoever sits in one can pretend
+	// to be any visitor. Default: none.
+	TrustedProxies []netip.Prefix
+	// AdminToken opens the admin API; at least 16 characters. Default: none, and the admin API refuses everybody.
+	AdminToken string
+
+	Registry *prometheus.Registry // default: a new one
+	Logger   *slog.Logger         // default: discards
+	Tracer   trace.Tracer         // default: no traces
+
+	NodeID  string // this node's name; default "node"
+	Version string // shown by the admin API and in metrics; default "dev"
+
+	// Enter limits new tickets by client address. Default: DefaultEnterLimit.
+	Enter EnterLimit
+	// MaxStreams bounds the event streams open at once; beyond it 503, and clients poll. Default 20,000.
+	MaxStreams int
+	// StatsEvery is how often stats and places are looked at for event streams. Default 1s.
+	StatsEvery time.Duration
+	// DrainFor is how long a drain asked for by the admin API may take. Default 30s.
+	DrainFor time.Duration
+}
+
+// EnterLimit is a token bucket for new tickets, kept for each client address (an IPv6 /64 counts as one).
+// Addresses of loopback and private networks are not limited: behind them sits a proxy that was not named in
+// TrustedProxies, and one bucket for a whole site would turn the site away.
+type EnterLimit struct {
+	Burst     int // tickets at once; negative: no limit
+	PerSecond int
+}
+
+// DefaultEnterLimit lets a school or a mobile carrier's gateway in without noticing.
+func DefaultEnterLimit() EnterLimit { return EnterLimit{Burst: 2000, PerSecond: 100} }
+
+func (o *Options) defaults() error {
+	if o.Rooms == nil || o.Keys == nil {
+		return errors.New("web: Options needs Rooms and Keys")
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Registry == nil {
+		o.Registry = prometheus.NewRegistry()
+	}
+	if o.Observer == nil {
+		o.Observer = NewObserver(o.Registry, o.Tracer)
+	}
+	if o.NodeID == "" {
+		o.NodeID = "node"
+	}
+	if o.Version == "" {
+		o.Version = "dev"
+	}
+	if o.Enter == (EnterLimit{}) {
+		o.Enter = DefaultEnterLimit()
+	}
+	if o.MaxStreams <= 0 {
+		o.MaxStreams = 20_000
+	}
+	if o.StatsEvery <= 0 {
+		o.StatsEvery = time.Second
+	}
+	if o.DrainFor <= 0 {
+		o.DrainFor = 30 * time.Second
+	}
+	if o.PublicURL == "" {
+		o.PublicURL = "http://localhost"
+	}
+	o.PublicURL = strings.TrimRight(o.PublicURL, "/")
+	if o.AdminToken != "" && len(o.AdminToken) < 16 {
+		return errors.New("web: the admin token is shorter than 16 characters")
+	}
+	return nil
+}
+
+// parsePublic reads a public address.
+func parsePublic(s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" || u.Path != "" || u.RawQuery != "" || u.User != nil {
+		return nil, fmt.Errorf("web: the public address %q is not scheme and host alone; write it like https://tickets.example.com", s)
+	}
+	return u, nil
+}
