@@ -28,7 +28,7 @@ const (
 )
 
 func builtin() (*Pages, error) {
-	p := &Pages{texts: map[string]texts{}, raw: map[string][]byte{}}
+	p := &Pages{texts: map[string]texts{}, raw: map[string]template.JS{}}
 	for _, lang := range builtinLangs {
 		b, err := assets.ReadFile("assets/text/" + lang + ".json")
 		if err != nil {
@@ -335,11 +335,11 @@ func plain(err error) string {
 // seal marshals the texts and tries the page once in everything that it may have to show.
 func (p *Pages) seal() error {
 	for lang, t := range p.texts {
-		b, err := json.Marshal(t)
+		b, err := json.Marshal(t) // escapes <, > and &, so it can end no script
 		if err != nil {
 			return err
 		}
-		p.raw[lang] = b
+		p.raw[lang] = template.JS(b)
 	}
 	for _, lang := range p.langs {
 		for _, sample := range Samples(time.Unix(1_767_355_200, 0)) {

@@ -1,7 +1,6 @@
 package page
 
 import (
-	"encoding/json"
 	"html/template"
 	"time"
 )
@@ -24,6 +23,7 @@ type model struct {
 	Style                  template.CSS
 	Script                 template.JS
 	Data                   data
+	Texts                  template.JS // every text of the language, as JSON that is safe in a script
 
 	t texts
 }
@@ -33,31 +33,31 @@ func (m *model) T(key string, pairs ...string) string { return m.t.say(key, pair
 
 // data is what the script starts from.
 type data struct {
-	Room     string          `json:"room"`
-	Name     string          `json:"name"`
-	Lang     string          `json:"lang"`
-	State    string          `json:"state"`
-	Reason   string          `json:"reason"`
-	Ticket   string          `json:"ticket"`
-	Place    *int64          `json:"place"`
-	Waiting  *int64          `json:"waiting"`
-	Behind   *int64          `json:"behind"`
-	ETA      *etaRange       `json:"eta"`
-	OpensAt  *time.Time      `json:"opens_at"`
-	EntersAt *time.Time      `json:"enters_at"`
-	Message  string          `json:"message"`
-	At       time.Time       `json:"at"`
-	API      string          `json:"api"`
-	Next     string          `json:"next"`
-	Retry    int             `json:"retry_s"`
-	Poll     int             `json:"poll_after_ms"`
-	Presence int             `json:"presence_after_ms"`
-	Claim    int             `json:"claim_s"`
-	Grace    string          `json:"grace"`
-	ClaimSay string          `json:"claim"`
-	Order    string          `json:"order"`
-	Preview  bool            `json:"preview,omitempty"`
-	Text     json.RawMessage `json:"text"`
+	Room     string     `json:"room"`
+	Name     string     `json:"name"`
+	Lang     string     `json:"lang"`
+	State    string     `json:"state"`
+	Reason   string     `json:"reason"`
+	Ticket   string     `json:"ticket"`
+	Place    *int64     `json:"place"`
+	Waiting  *int64     `json:"waiting"`
+	Behind   *int64     `json:"behind"`
+	ETA      *etaRange  `json:"eta"`
+	OpensAt  *time.Time `json:"opens_at"`
+	EntersAt *time.Time `json:"enters_at"`
+	Message  string     `json:"message"`
+	At       time.Time  `json:"at"`
+	API      string     `json:"api"`
+	Next     string     `json:"next"`
+	Retry    int        `json:"retry_s"`
+	Poll     int        `json:"poll_after_ms"`
+	Presence int        `json:"presence_after_ms"`
+	Claim    int        `json:"claim_s"`
+	Grace    string     `json:"grace"`
+	ClaimSay string     `json:"claim"`
+	Order    string     `json:"order"`
+	Preview  bool       `json:"preview,omitempty"`
+	First    int64      `json:"first,omitempty"`
 }
 
 type etaRange struct {
@@ -73,7 +73,7 @@ func (p *Pages) model(s State) *model {
 		Lang: lang, Theme: s.Theme, Nonce: s.Nonce, Room: s.Room, Name: s.Name,
 		State: v.State, Reason: v.Reason, Message: v.Message, Ticket: v.TicketID, Draw: v.Draw,
 		Again: s.Again, Next: s.Next, Refresh: min(s.refresh(), maxRefresh),
-		Logo: p.logo, Style: p.style, Script: p.script, t: t,
+		Logo: p.logo, Style: p.style, Script: p.script, Texts: p.raw[lang], t: t,
 	}
 	if m.Name == "" {
 		m.Name = t.first("room_name")
@@ -132,7 +132,7 @@ func (p *Pages) model(s State) *model {
 		Place: v.Place, Waiting: v.Waiting, Behind: v.Behind, ETA: eta, OpensAt: v.OpensAt, EntersAt: v.EntersAt,
 		Message: v.Message, At: v.At, API: s.APIBase, Next: s.Next, Retry: s.RetryAfter, Poll: s.PollAfterMS,
 		Presence: s.PresenceAfterMS, Claim: claimS, Grace: grace, ClaimSay: claim, Order: s.Order,
-		Preview: s.preview, Text: p.raw[lang],
+		Preview: s.preview, First: s.first,
 	}
 	return m
 }

@@ -25,7 +25,7 @@ type Pages struct {
 	logo   template.URL // data: URL of the operator's logo; empty: our mark is drawn
 	langs  []string     // first the built-in ones, in a fixed order, then the operator's
 	texts  map[string]texts
-	raw    map[string][]byte // each language's texts as JSON, marshalled once
+	raw    map[string]template.JS // each language's texts as JSON, marshalled once
 }
 
 // New reads an operator's folder (docs/page.md) over the built-in page; dir "" means the built-in page alone. Every

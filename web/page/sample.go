@@ -19,8 +19,10 @@ func Samples(now time.Time) []Sample {
 		return State{Room: "premiere", View: v, Next: "/premiere", Grace: 5 * time.Minute, Claim: time.Minute}
 	}
 	const id = "t7Qd2mXw9KfB4nRz"
+	begun := func(first int64, s State) State { s.first = first; return s }
 	other := func(s State, id string) State { s.View.TicketID = id; return s }
 	waiting := base(View{State: Waiting, TicketID: id, Place: n(1234), Waiting: n(99400), ETALow: s(510), ETAHigh: s(690)})
+	waiting.first = 3120
 	message := waiting
 	message.View.Place, message.View.Waiting = n(7), n(812)
 	message.View.ETALow, message.View.ETAHigh = s(20), s(55)
@@ -35,8 +37,8 @@ func Samples(now time.Time) []Sample {
 		{"prequeue", base(View{State: Prequeue, TicketID: id, Waiting: n(18211), OpensAt: in(754 * time.Second),
 			Draw: "9f2c1be07a44d1c86b0e35f7a1d29c6654e0c8b7f1a35d20"})},
 		{"not_open", base(View{State: NotOpen, OpensAt: in(49*time.Hour + 754*time.Second), EntersAt: in(49*time.Hour - 146*time.Second)})},
-		{"paused", base(View{State: Paused, TicketID: id, Place: n(1234), Waiting: n(99400),
-			Message: "The payment service is being looked at. We expect to go on at about 19:40."})},
+		{"paused", begun(2040, base(View{State: Paused, TicketID: id, Place: n(1234), Waiting: n(99400),
+			Message: "The payment service is being looked at. We expect to go on at about 19:40."}))},
 		{"admitted", base(View{State: Admitted, TicketID: id})},
 		{"ended", base(View{State: Ended, TicketID: id})},
 	}

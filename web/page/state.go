@@ -81,6 +81,7 @@ type State struct {
 	Nonce string // set by Write; for Render: the nonce of your Content-Security-Policy
 
 	preview bool
+	first   int64 // preview: the place at which the ticket began
 }
 
 func (s *State) refresh() int {

@@ -3,14 +3,16 @@ const HELD = {waiting: 1, paused: 1, prequeue: 1}; // states in which we hold a 
 const HOPS = 3;
 const HOP_WINDOW_MS = 60000;
 
+const d = JSON.parse(document.getElementById('usher-data').textContent);
+d.text = JSON.parse(document.getElementById('usher-text').textContent);
+
 // What must outlive a reload of this tab. Where storage is forbidden the page works without it.
 const keep = {
-  get: function (k) { try { return sessionStorage.getItem(k) || ''; } catch (e) { return ''; } },
-  set: function (k, v) { try { if (v) sessionStorage.setItem(k, v); else sessionStorage.removeItem(k); } catch (e) { /* forbidden */ } },
+  get: function (k) { try { return d.preview ? '' : sessionStorage.getItem(k) || ''; } catch (e) { return ''; } },
+  set: function (k, v) { try { if (d.preview) return; if (v) sessionStorage.setItem(k, v); else sessionStorage.removeItem(k); } catch (e) { /* forbidden */ } },
   json: function (k) { try { return JSON.parse(keep.get(k)) || {}; } catch (e) { return {}; } },
 };
 
-const d = JSON.parse(document.getElementById('usher-data').textContent);
 const text = d.text;
 const view = createView(d);
 const chime = createSound(view);
@@ -60,7 +62,7 @@ function remember(ticket, place) {
   }
   if (place > 0) {
     m.place = Math.min(place, s.min > 0 ? s.min : place, m.place > 0 ? m.place : place);
-    m.first = s.first || m.first || place;
+    m.first = s.first || m.first || d.first || place;
     m.done = Math.max(s.done || 0, m.done, (m.first - m.place + 0.5) / m.first);
     s = {ticket: m.ticket, first: m.first, min: m.place, done: m.done};
   }

@@ -19,6 +19,11 @@ function createView(d) {
   function show(name, on) { all(name).forEach(function (el) { el.hidden = !on; }); }
   function words(key, reason) { return text[key + '.' + reason] || text[key] || ''; }
 
+  function clock(s) {
+    set('countdown', s);
+    all('countdown').forEach(function (el) { el.toggleAttribute('data-long', s.length > 8); });
+  }
+
   function setTitle(s) {
     title = s;
     if (!flasher) document.title = s;
@@ -106,7 +111,7 @@ function createView(d) {
     show('ticketbox', !!m.ticket);
     show('countbox', !!m.countdown);
     set('countlabel', text['label.countdown.' + m.state] || text['label.countdown']);
-    set('countdown', m.countdown || '');
+    clock(m.countdown || '');
     const key = m.state === 'waiting' && !placed ? 'waiting.title.unknown' : m.state + '.title';
     setTitle(fill(text[key], {place: place, countdown: m.countdown || '', name: d.name}));
     if (changed) say(heading + '. ' + lead, true);
@@ -121,7 +126,7 @@ function createView(d) {
     unflash: unflash,
     show: show,
     tick: function (m) { // once a second, without the rest
-      set('countdown', m.countdown);
+      clock(m.countdown);
       setTitle(fill(text[m.state + '.title'], {countdown: m.countdown, name: d.name}));
     },
     notice: function (key) {

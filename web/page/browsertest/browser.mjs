@@ -2,8 +2,9 @@
 // which browser_test.go turns into subtests.
 import {chromium} from 'playwright-core';
 
-export function launch() {
+export function launch(more) {
   return chromium.launch({
+    ...more,
     executablePath: process.env.USHER_CHROMIUM || '/usr/bin/chromium',
     args: ['--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-background-networking',
       '--disable-component-update', '--disable-sync', '--autoplay-policy=user-gesture-required'],

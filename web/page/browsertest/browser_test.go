@@ -95,7 +95,7 @@ func node(t *testing.T, limit time.Duration, env []string, args ...string) {
 }
 
 // TestEveryState takes a picture of every state at 360 and 1440 px, light and dark, in each language, and lets axe-core
-// judge them: no serious and no critical finding (cases/room 27). USHER_SHOTS keeps the pictures.
+// judge them: no serious and no critical finding (cases/room 27). USHER_SHOTS=folder keeps the pictures.
 func TestEveryState(t *testing.T) {
 	need(t)
 	srv := httptest.NewServer(page.Preview(""))
@@ -108,15 +108,18 @@ func TestEveryState(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := os.Getenv("USHER_SHOTS")
+	out, langs := os.Getenv("USHER_SHOTS"), "en,ko,ja"
 	if out == "" {
+		if os.Getenv("USHER_TEST_ALL") != "1" {
+			langs = "en" // the whole set takes minutes
+		}
 		out = filepath.Join(t.TempDir(), "shots")
 	}
 	args := []string{"shots.mjs", srv.URL, out}
 	if f := os.Getenv("USHER_SHOTS_ONLY"); f != "" {
 		args = append(args, f)
 	}
-	node(t, 5*time.Minute, []string{"USHER_SAMPLES=" + string(list)}, args...)
+	node(t, 5*time.Minute, []string{"USHER_SAMPLES=" + string(list), "USHER_LANGS=" + langs}, args...)
 }
 
 // TestBrowser lets a visitor's day happen to the page: see scenarios.mjs, whose names say which case each one is.
@@ -140,4 +143,10 @@ func TestBrowser(t *testing.T) {
 		args = append(args, f)
 	}
 	node(t, 5*time.Minute, nil, args...)
+}
+
+// TestWordsTwin: the page's script words things as the server does.
+func TestWordsTwin(t *testing.T) {
+	need(t)
+	node(t, time.Minute, nil, "words.mjs")
 }

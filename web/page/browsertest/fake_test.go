@@ -42,6 +42,7 @@ type room struct {
 	Drop     bool   `json:"drop"`    // the API closes the connection without a word
 	SSE      bool   `json:"sse"`     // the stream is offered; else it answers 503
 	Forget   bool   `json:"forget"`  // the browser's cookie is never believed
+	Store    bool   `json:"store"`   // the page as 200 and without no-store, else Chromium keeps it out of its cache
 	Custom   bool   `json:"custom"`  // the operator's folder
 	LoseNext bool   `json:"lose"`    // the next enter is carried out, and its answer lost
 	Order    string `json:"order"`   //
@@ -174,7 +175,17 @@ func (f *fake) wait(w http.ResponseWriter, q *http.Request) {
 	if r.Custom {
 		p = f.custom
 	}
+	if r.Store {
+		w = storable{w}
+	}
 	_ = p.Write(w, q, http.StatusAccepted, s)
+}
+
+type storable struct{ http.ResponseWriter }
+
+func (s storable) WriteHeader(int) {
+	s.Header().Del("Cache-Control")
+	s.ResponseWriter.WriteHeader(http.StatusOK)
 }
 
 func (f *fake) knows(r *room, q *http.Request) bool {

@@ -488,24 +488,46 @@ scenario('an operator\'s folder: own page, own script, same life', {initial: {cu
   await s.inside();
 });
 
+scenario('the real back/forward cache brings the page back alive', {
+  own: {ignoreDefaultArgs: ['--disable-back-forward-cache']}, initial: {sse: true, poll_ms: 60000, store: true},
+}, async (s) => {
+  await s.page.goto(s.url);
+  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.page.evaluate(() => {
+    window.mark = 'kept';
+    window.addEventListener('pageshow', (e) => { window.persisted = e.persisted; });
+  });
+  await s.page.evaluate((to) => { location.href = to; }, base + '/inside/' + s.id);
+  await s.inside();
+  await until('no stream', async () => (await s.get()).streams === 0);
+  await s.set({place: 31});
+  await s.page.evaluate(() => history.back());
+  await s.isText('place', '31');
+  await until('the stream', async () => (await s.get()).streams === 1);
+  check((await s.get()).issued === 1, 'same ticket');
+  return (await s.page.evaluate(() => window.mark)) === 'kept' ? 'from the cache' : 'loaded anew (this browser did not cache it): ' + JSON.stringify(await s.page.evaluate(() => performance.getEntriesByType('navigation')[0].notRestoredReasons));
+});
+
 const browser = await launch();
 const queue = scenarios.filter((s) => !filter || s.name.includes(filter));
 async function worker() {
   for (let sc = queue.shift(); sc; sc = queue.shift()) {
     const began = Date.now();
-    let s;
+    let s, ours;
     try {
-      const {clock, ...options} = sc.options;
-      s = await open(browser, options);
+      const {clock, own, ...options} = sc.options;
+      if (own) ours = await launch(own);
+      s = await open(ours || browser, options);
       if (clock) await s.page.clock.install();
-      await sc.run(s);
+      const note = await sc.run(s);
       check(s.faults.length === 0, 'the page complained: ' + s.faults.join('\n'));
-      report(sc.name, null, (Date.now() - began) + ' ms');
+      report(sc.name, null, (Date.now() - began) + ' ms ' + (note || ''));
     } catch (e) {
       if (s) e.message += '\nstate ' + JSON.stringify(await s.get().catch(() => ({}))) + '\nfaults ' + s.faults.join('\n') + '\nrequests ' + s.requests.slice(-8).join(', ');
       report(sc.name, e);
     } finally {
       if (s) await s.context.close();
+      if (ours) await ours.close();
     }
   }
 }
