@@ -35,7 +35,7 @@ var causeAbandoned, causeTimeout, causeOver, causeClosed = ErrAbandoned, ErrTime
 
 // end cancels the context with a cause. Only the first cause counts.
 func (c *loadContext[K, V]) end(cause *error) {
-	if !c.cause.CompareAndSwap(nil, cause) {
+	if c.cause.Load() != nil || !c.cause.CompareAndSwap(nil, cause) {
 		return
 	}
 	if r := c.real.Load(); r != nil {

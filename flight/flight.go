@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
@@ -28,7 +27,7 @@ type Group[K comparable, V any] struct {
 	idle   *sync.Cond                        // a load has ended
 	edges  map[*flight[K, V]][]*flight[K, V] // which load waits for which (ring.go)
 	counts counts
-	spare  atomic.Pointer[flight[K, V]] // a zero flight for the next to lead inline
+	spare  *flight[K, V] // a blank one, for the next load
 }
 
 // shell is what the group keeps with a flight besides the machine's part.
@@ -58,7 +57,8 @@ func (g *Group[K, V]) setup() {
 	g.m = newMachine(g.opts)
 	g.opts = g.m.opts
 	g.m.blank = func() *flight[K, V] {
-		if f := g.spare.Swap(nil); f != nil {
+		if f := g.spare; f != nil {
+			g.spare = nil
 			return f
 		}
 		return new(flight[K, V])
@@ -87,81 +87,65 @@ func (g *Group[K, V]) now() int64 { return int64(time.Since(g.base)) }
 // If ctx can never be cancelled, a load that this call starts runs in the calling goroutine, and the call cannot
 // return before it does. (A Goexit in the load then ends that goroutine, as it should; others get *GoexitError.)
 func (g *Group[K, V]) Do(ctx context.Context, key K, load Load[V]) (V, error) {
-	f, led, err := g.do(ctx, key, &With{}, load)
-	if err != nil {
-		var zero V
-		return zero, err
+	var r told[V]
+	if err := g.do(ctx, key, &With{}, load, &r); err != nil {
+		return r.val, err
 	}
-	if g.opts.Copy != nil && f.err == nil {
-		return g.copyOf(f), nil
+	if g.opts.Copy != nil && r.err == nil {
+		return g.copyOf(&r), nil
 	}
-	val, err := f.val, f.err
-	if led {
-		g.recycle(f)
-	}
-	return val, err
+	return r.val, r.err
 }
 
-// recycle keeps f, whose result its leader has just taken, for another load, if it is certain that nobody else holds it:
-// it was never joined, nor told before its end, and neither a Fill nor a ring of loads looks back at it.
-func (g *Group[K, V]) recycle(f *flight[K, V]) {
-	if f.shared || f.early || f.timedOut || f.asks || g.opts.Fill != nil {
-		return
-	}
-	f.blank()
-	g.spare.Store(f)
+// told is what a caller takes home from a flight. Flights are used again, so she must not look back.
+type told[V any] struct {
+	val         V
+	err         error
+	gen         uint64
+	led, shared bool
+	superseded  bool
+	alone       bool // not shareable
 }
 
 // DoWith is Do with more to say, and more to learn.
 func (g *Group[K, V]) DoWith(ctx context.Context, key K, w With, load Load[V]) (Result[V], error) {
-	f, led, err := g.do(ctx, key, &w, load)
-	if err == nil && w.Fresh && f.superseded && f.err == nil {
-		f, led, err = g.do(ctx, key, &w, load)
+	var r told[V]
+	err := g.do(ctx, key, &w, load, &r)
+	if err == nil && w.Fresh && r.superseded && r.err == nil {
+		r = told[V]{}
+		err = g.do(ctx, key, &w, load, &r)
 	}
 	if err != nil {
 		return Result[V]{}, err
 	}
-	r := Result[V]{Value: f.val, Led: led, Superseded: f.superseded, Generation: f.gen}
-	if f.err == nil && g.opts.Copy != nil {
-		r.Value = g.copyOf(f)
+	if r.err == nil && g.opts.Copy != nil {
+		r.val = g.copyOf(&r)
 	}
-	g.mu.Lock()
-	r.Shared = f.shared
-	g.mu.Unlock()
-	return r, f.err
+	return Result[V]{Value: r.val, Shared: r.shared, Led: r.led, Superseded: r.superseded, Generation: r.gen}, r.err
 }
 
-func (g *Group[K, V]) copyOf(f *flight[K, V]) V {
-	g.mu.Lock()
-	sole := !f.shared && g.opts.Fill == nil
-	g.mu.Unlock()
-	if sole {
-		return f.val
+func (g *Group[K, V]) copyOf(r *told[V]) V {
+	if !r.shared && g.opts.Fill == nil {
+		return r.val
 	}
-	return g.opts.Copy(f.val)
+	return g.opts.Copy(r.val)
 }
 
-// do returns the settled flight whose result is the caller's, or an error of the caller's own.
-func (g *Group[K, V]) do(ctx context.Context, key K, w *With, load Load[V]) (*flight[K, V], bool, error) {
+// do puts the result of a flight that is the caller's into r, or answers with an error of the caller's own.
+func (g *Group[K, V]) do(ctx context.Context, key K, w *With, load Load[V], r *told[V]) error {
 	if err := ctx.Err(); err != nil {
-		return nil, false, err
+		return err
 	}
 	above, _ := ctx.Value(contextKey{}).(carrier)
-	solo := false
-	for {
-		f, led, err := g.once(ctx, key, w, load, solo, above)
-		if err != nil {
-			return nil, led, err
-		}
-		if !f.alone || led {
-			return f, led, nil
-		}
-		solo = true // let go: load for herself
+	if err := g.once(ctx, key, w, load, false, above, r); err != nil || !r.alone || r.led {
+		return err
 	}
+	*r = told[V]{} // let go: load for herself
+	return g.once(ctx, key, w, load, true, above, r)
 }
 
 // once is one turn of do: join or lead one flight and see it settled.
-func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], solo bool, above carrier) (*flight[K, V], bool, error) {
+func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], solo bool, above carrier, r *told[V]) error {
 	g.lock()
 	var now int64
 	if g.m.needsClock() {
@@ -173,7 +157,7 @@ func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], so
 		var recursive bool
 		if parent, recursive = g.loadAbove(above, key); recursive {
 			g.mu.Unlock()
-			return nil, false, ErrRecursive
+			return ErrRecursive
 		}
 	}
 	v, f, memo, err := g.m.ask(key, w, solo, now)
@@ -184,11 +168,12 @@ func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], so
 		if g.opts.Observer != nil {
 			g.opts.Observer.Refused(w.Class, err)
 		}
-		return nil, false, err
+		return err
 	case take:
 		g.counts.shared++
+		f.tell(r, false)
 		g.mu.Unlock()
-		return f, false, nil
+		return nil
 	case join:
 		g.counts.shared++
 	default:
@@ -199,30 +184,30 @@ func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], so
 		}
 	}
 	if parent != nil {
-		return g.nested(ctx, v, f, parent)
+		return g.nested(ctx, v, f, parent, r)
 	}
-	return g.proceed(ctx, v, f)
+	return g.proceed(ctx, v, f, r)
 }
 
 // nested is proceed for a call made by a load of this group.
-func (g *Group[K, V]) nested(ctx context.Context, v verdict, f, parent *flight[K, V]) (*flight[K, V], bool, error) {
+func (g *Group[K, V]) nested(ctx context.Context, v verdict, f, parent *flight[K, V], r *told[V]) error {
 	if g.ring(parent, f) {
 		g.m.leave(f) // there is another waiter, or it has not begun
 		g.mu.Unlock()
-		return nil, false, ErrRecursive
+		return ErrRecursive
 	}
 	defer g.unring(parent, f)
-	return g.proceed(ctx, v, f)
+	return g.proceed(ctx, v, f, r)
 }
 
 // proceed leads f or waits for it, as the machine said. It is called under the lock and unlocks.
-func (g *Group[K, V]) proceed(ctx context.Context, v verdict, f *flight[K, V]) (*flight[K, V], bool, error) {
+func (g *Group[K, V]) proceed(ctx context.Context, v verdict, f *flight[K, V], r *told[V]) error {
 	inline := v == lead && ctx.Done() == nil
 	if inline && len(g.m.ready) == 0 && g.opts.Observer == nil { // the fast path
 		g.counts.loads++
 		g.mu.Unlock()
-		g.run(f)
-		return f, true, nil
+		g.run(f, r)
+		return nil
 	}
 	if v != join && !inline {
 		f.ctx.values = context.WithoutCancel(ctx)
@@ -240,13 +225,35 @@ func (g *Group[K, V]) proceed(ctx context.Context, v verdict, f *flight[K, V]) (
 		g.observeStart(f)
 	}
 	if inline {
-		g.run(f)
-		return f, true, nil
+		g.run(f, r)
+		return nil
 	}
 	if v == lead {
-		go g.run(f)
+		go g.run(f, nil)
 	}
-	return f, v != join, g.await(ctx, f)
+	if err := g.await(ctx, f); err != nil {
+		return err
+	}
+	f.tell(r, v != join)
+	if v != join && g.reusable(f) {
+		f.blank()
+		g.mu.Lock()
+		g.spare = f
+		g.mu.Unlock()
+	}
+	return nil
+}
+
+// tell notes the result of f, which is settled, for one of its callers.
+func (f *flight[K, V]) tell(r *told[V], led bool) {
+	r.val, r.err, r.gen, r.superseded, r.alone = f.val, f.err, f.gen, f.superseded, f.alone
+	r.led, r.shared = led, !led || f.early || f.shared
+}
+
+// reusable: nobody but its leader holds f, which is settled. It was never joined, nor told before its end, and neither a
+// Fill nor a ring of loads looks back at it.
+func (g *Group[K, V]) reusable(f *flight[K, V]) bool {
+	return !f.shared && !f.early && !f.timedOut && !f.asks && g.opts.Fill == nil
 }
 
 // await waits until f is settled or ctx ends. It allocates nothing and leaves nothing behind.
@@ -313,7 +320,7 @@ func (g *Group[K, V]) launch(todo []*flight[K, V]) {
 			continue
 		}
 		g.observeStart(f)
-		go g.run(f)
+		go g.run(f, nil)
 	}
 }
 

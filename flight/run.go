@@ -7,18 +7,19 @@ import (
 	"time"
 )
 
-// run calls the load and ends the flight, whatever the load does.
-func (g *Group[K, V]) run(f *flight[K, V]) {
+// run calls the load and ends the flight, whatever the load does. When the leader runs it in her own goroutine, r is
+// where she wants the result, and f is not hers any more afterwards.
+func (g *Group[K, V]) run(f *flight[K, V], r *told[V]) {
 	normal := false
 	defer func() {
 		if normal {
 			return
 		}
 		var zero V
-		if r := recover(); r != nil {
-			g.finish(f, zero, &PanicError{Value: r, Stack: debug.Stack()}, Unclassed)
+		if p := recover(); p != nil {
+			g.finish(f, r, zero, &PanicError{Value: p, Stack: debug.Stack()}, Unclassed)
 		} else {
-			g.finish(f, zero, &GoexitError{Stack: debug.Stack()}, Unclassed)
+			g.finish(f, r, zero, &GoexitError{Stack: debug.Stack()}, Unclassed)
 		}
 	}()
 	val, err := f.load(f.ctx)
@@ -29,7 +30,7 @@ func (g *Group[K, V]) run(f *flight[K, V]) {
 		g.fill(f, val)
 	}
 	normal = true
-	g.finish(f, val, err, class)
+	g.finish(f, r, val, err, class)
 }
 
 func (g *Group[K, V]) classify(err error) Class {
@@ -59,7 +60,7 @@ func (g *Group[K, V]) fill(f *flight[K, V], val V) {
 }
 
 // finish is the real end of f's load.
-func (g *Group[K, V]) finish(f *flight[K, V], val V, err error, class Class) {
+func (g *Group[K, V]) finish(f *flight[K, V], r *told[V], val V, err error, class Class) {
 	var out outcome
 	alone := false
 	if err != nil {
@@ -81,7 +82,10 @@ func (g *Group[K, V]) finish(f *flight[K, V], val V, err error, class Class) {
 	if g.opts.Observer != nil {
 		e = &LoadEnd{Callers: int(f.waiters), Orphan: f.orphan, Class: class, Err: out.err}
 	}
-	failures := g.failures(f.key, class)
+	failures := 0
+	if class != Unclassed {
+		failures = g.failures(f.key)
+	}
 	g.m.end(f, &out, now)
 	if failures > 0 {
 		g.counts.repeated++
@@ -98,21 +102,28 @@ func (g *Group[K, V]) finish(f *flight[K, V], val V, err error, class Class) {
 		e.Superseded, e.Failures, e.Share = f.superseded, failures, shareOf(f)
 		e.Took = time.Duration(now - f.began)
 	}
+	if r != nil {
+		f.tell(r, true)
+		if g.reusable(f) {
+			f.blank()
+			g.spare = f
+		}
+	}
 	g.mu.Unlock()
 	ctx.end(&causeOver)
 	if !told && done != nil {
 		close(done)
 	}
-	g.launch(todo)
+	if todo != nil {
+		g.launch(todo)
+	}
 	if e != nil {
 		g.opts.Observer.LoadEnded(*e)
 	}
 }
 
-func (g *Group[K, V]) failures(key K, class Class) int {
-	if class == Unclassed || len(g.m.memos.of) == 0 {
-		return 0
-	}
+// failures in a row that are remembered of key.
+func (g *Group[K, V]) failures(key K) int {
 	if mm := g.m.memos.of[key]; mm != nil && !mm.unshareable {
 		return mm.failures
 	}
