@@ -214,6 +214,9 @@ func (p painter) watch(s State) []row {
 		rows = append(rows, row{{"  watch      ", dim}, {"no place lost, none rose, nobody served early", good},
 			{fmt.Sprintf("   (%d requests, %d reloads)", s.Crowd.Requests, s.Crowd.Reloads), dim}})
 	}
+	if n := s.Crowd.Failed; n > 0 {
+		rows = append(rows, row{{"  failed     ", dim}, {fmt.Sprintf("%d visitors did not get through", n), bad}, {"  see below", dim}})
+	}
 	if s.Trouble != "" {
 		rows = append(rows, row{{"  trouble    ", dim}, {s.Trouble, bad}})
 	}
@@ -249,6 +252,9 @@ func PlainLine(s State) string {
 		fmt.Fprintf(&b, "  eta %s", about(s.ETA))
 	}
 	fmt.Fprintf(&b, "  violations %d", s.Crowd.Violation.Sum())
+	if s.Crowd.Failed > 0 {
+		fmt.Fprintf(&b, "  failed %d", s.Crowd.Failed)
+	}
 	if s.Trouble != "" {
 		fmt.Fprintf(&b, "  trouble: %s", s.Trouble)
 	}
