@@ -147,7 +147,8 @@ func saveDraw(put func(...uint64), b *bufio.Writer, d *draw) {
 	}
 }
 
-// Load reads what Save wrote into a new machine.
+// Load reads what Save wrote into a new machine. It notices a snapshot that is cut short or of
+// another layout; that its bytes are the ones written is for the engine's checksum to say.
 func Load(r io.Reader) (*Machine, error) {
 	b := bufio.NewReaderSize(r, 1<<16)
 	var bad error
@@ -208,7 +209,7 @@ func Load(r io.Reader) (*Machine, error) {
 		m.line.pre = loadDraw(get, read, &bad)
 	}
 	seq := uint64(0)
-	m.requests = make(map[[16]byte]uint64, h.Tickets)
+	m.requests = make(map[[16]byte]uint64, min(h.Tickets, 1<<22))
 	for i := uint64(0); i < h.Tickets && bad == nil; i++ {
 		var id ID
 		var request [16]byte
