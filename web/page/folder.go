@@ -28,7 +28,7 @@ const (
 )
 
 func builtin() (*Pages, error) {
-	p := &Pages{texts: map[string]texts{}, raw: map[string]template.JS{}}
+	p := &Pages{texts: map[string]texts{}, raw: map[string]template.JS{}, packed: map[string][]packed{}}
 	for _, lang := range builtinLangs {
 		b, err := assets.ReadFile("assets/text/" + lang + ".json")
 		if err != nil {
@@ -340,6 +340,13 @@ func (p *Pages) seal() error {
 			return err
 		}
 		p.raw[lang] = template.JS(b)
+		for _, part := range []string{string(p.style), string(b), string(p.script)} {
+			z, err := pack(part)
+			if err != nil {
+				return err
+			}
+			p.packed[lang] = append(p.packed[lang], z)
+		}
 	}
 	for _, lang := range p.langs {
 		for _, sample := range Samples(time.Unix(1_767_355_200, 0)) {

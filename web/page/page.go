@@ -26,6 +26,7 @@ type Pages struct {
 	langs  []string     // first the built-in ones, in a fixed order, then the operator's
 	texts  map[string]texts
 	raw    map[string]template.JS // each language's texts as JSON, marshalled once
+	packed map[string][]packed    // by language: style, texts and script, compressed once
 }
 
 // New reads an operator's folder (docs/page.md) over the built-in page; dir "" means the built-in page alone. Every
@@ -50,7 +51,8 @@ func New(dir string) (*Pages, error) {
 // Languages lists the languages that the page can speak.
 func (p *Pages) Languages() []string { return append([]string(nil), p.langs...) }
 
-// Write answers a request with the page: headers, a fresh nonce, status and body (no body for HEAD). Use 202 for a
+// Write answers a request with the page: headers, a fresh nonce, status and body (no body for HEAD), gzipped for who
+// takes that. Use 202 for a
 // visitor who waits, and the API's own status for a refusal. It returns an error only when rendering failed, in which
 // case nothing has been written.
 func (p *Pages) Write(w http.ResponseWriter, r *http.Request, status int, s State) error {
@@ -67,14 +69,20 @@ func (p *Pages) Write(w http.ResponseWriter, r *http.Request, status int, s Stat
 	for k, v := range Headers(s.Nonce) {
 		h[k] = v
 	}
-	h.Set("Content-Language", Negotiate(s.Lang, p.langs))
-	h.Set("Content-Length", strconv.Itoa(buf.Len()))
+	lang := Negotiate(s.Lang, p.langs)
+	body := buf.Bytes()
+	if acceptsGzip(r.Header.Get("Accept-Encoding")) {
+		body = zip(make([]byte, 0, len(body)/2), body, p.packed[lang]...)
+		h.Set("Content-Encoding", "gzip")
+	}
+	h.Set("Content-Language", lang)
+	h.Set("Content-Length", strconv.Itoa(len(body)))
 	if s.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(s.RetryAfter))
 	}
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {
-		_, _ = w.Write(buf.Bytes()) // a visitor who went away is no error of ours
+		_, _ = w.Write(body) // a visitor who went away is no error of ours
 	}
 	return nil
 }
@@ -85,7 +93,7 @@ func Headers(nonce string) http.Header {
 		"Content-Type":  {"text/html; charset=utf-8"},
 		"Cache-Control": {"no-store"},
 		"X-Robots-Tag":  {"noindex, nofollow"},
-		"Vary":          {"Accept, Accept-Language, Cookie"},
+		"Vary":          {"Accept, Accept-Encoding, Accept-Language, Cookie"},
 		"Content-Security-Policy": {"default-src 'none'; script-src 'nonce-" + nonce + "'; style-src 'nonce-" + nonce +
 			"'; img-src 'self' data:; font-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"},
 		"Referrer-Policy":        {"same-origin"},

@@ -31,6 +31,8 @@ func render(t testing.TB, p *page.Pages, s page.State) string {
 	return b.String()
 }
 
+var t0 = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
 func ptr[T any](v T) *T { return &v }
 
 func TestNegotiate(t *testing.T) {
