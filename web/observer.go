@@ -20,6 +20,7 @@ import (
 type Observer struct {
 	tracer   trace.Tracer
 	commands [len(opNames)]prometheus.Observer
+	sync     prometheus.Histogram
 	failures *prometheus.CounterVec
 	events   *prometheus.CounterVec
 	ended    *prometheus.CounterVec
@@ -37,8 +38,12 @@ var opNames = [...]string{"tick", "enter", "status", "heard", "claim", "renew", 
 
 // NewObserver makes an Observer whose metrics are registered in reg. tracer nil: no traces.
 func NewObserver(reg prometheus.Registerer, tracer trace.Tracer) *Observer {
+	durations := []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}
 	o := &Observer{
 		tracer: tracer,
+		sync: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "usher_engine_sync_duration_seconds",
+			Help:    "Time an answer waited for the log to be durable.",
+			Buckets: durations}),
 		failures: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "usher_engine_failures_total",
 			Help: "Commands that the engine could not answer, by op and outcome (unavailable: nothing was done; unknown: it may have been done)."},
 			[]string{"op", "outcome"}),
@@ -55,11 +60,11 @@ func NewObserver(reg prometheus.Registerer, tracer trace.Tracer) *Observer {
 	}
 	commands := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "usher_engine_command_duration_seconds",
 		Help:    "Time from handing a command to the engine to its durable answer, by op.",
-		Buckets: []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5}}, []string{"op"})
+		Buckets: durations}, []string{"op"})
 	for i, name := range opNames {
 		o.commands[i] = commands.WithLabelValues(name)
 	}
-	reg.MustRegister(commands, o.failures, o.events, o.ended, o.etaError, o.etaHits)
+	reg.MustRegister(commands, o.sync, o.failures, o.events, o.ended, o.etaError, o.etaHits)
 	return o
 }
 
@@ -82,19 +87,32 @@ func (o *Observer) Begin(ctx context.Context, id string, op room.Op) (context.Co
 			o.failures.WithLabelValues(name, outcome(err)).Inc()
 		}
 		if span != nil {
-			o.endSpan(ctx, span, res, err)
+			endSpan(span, res, err)
 		}
 	}
 }
 
-// endSpan closes the engine's span. A command that changed something has the log's as its child: the events
-// that it wrote, which were durable before the answer came.
-func (o *Observer) endSpan(ctx context.Context, span trace.Span, res room.Result, err error) {
-	if n := len(res.Events); n > 0 {
-		_, log := o.tracer.Start(ctx, "log", trace.WithAttributes(
-			attribute.Int("usher.log.events", n), attribute.String("usher.log.cursor", res.Cursor.String())))
-		log.End()
+// OnSync times and traces an answer's wait for the log to be durable; it fits engine/memory's option of that name.
+func (o *Observer) OnSync(ctx context.Context, id string) func(error) {
+	start := time.Now()
+	var span trace.Span
+	if o.tracer != nil {
+		_, span = o.tracer.Start(ctx, "log sync", trace.WithAttributes(attribute.String("usher.room", id)))
 	}
+	return func(err error) {
+		o.sync.Observe(time.Since(start).Seconds())
+		if span != nil {
+			if err != nil {
+				span.RecordError(err)
+				span.SetStatus(codes.Error, outcome(err))
+			}
+			span.End()
+		}
+	}
+}
+
+// endSpan closes the engine's span with what the command did.
+func endSpan(span trace.Span, res room.Result, err error) {
 	switch {
 	case err != nil:
 		span.RecordError(err)
@@ -103,6 +121,9 @@ func (o *Observer) endSpan(ctx context.Context, span trace.Span, res room.Result
 		span.SetAttributes(attribute.String("usher.answer", res.Err.Error()))
 	case res.View.Seq != 0:
 		span.SetAttributes(attribute.String("usher.ticket_id", res.View.ID.String()), attribute.String("usher.state", res.View.State.String()))
+	}
+	if err == nil {
+		span.SetAttributes(attribute.String("usher.log.cursor", res.Cursor.String()))
 	}
 	span.End()
 }

@@ -47,7 +47,9 @@ func (p *problem) write(w http.ResponseWriter) {
 // seconds rounds up: nobody is told to come too early.
 func seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
 
-func notFound(detail string) *problem { return &problem{status: 404, code: "not_found", detail: detail} }
+func notFound(detail string) *problem {
+	return &problem{status: 404, code: "not_found", detail: detail}
+}
 
 func noRoom(id string) *problem {
 	return &problem{status: 404, code: "room_not_found", detail: "there is no room " + strconv.Quote(id)}

@@ -10,7 +10,9 @@ import (
 	"github.com/ushergo/usher/room"
 )
 
-func isEnded(err error) bool { return errors.Is(err, room.ErrEnded) || errors.Is(err, room.ErrNoTicket) }
+func isEnded(err error) bool {
+	return errors.Is(err, room.ErrEnded) || errors.Is(err, room.ErrNoTicket)
+}
 
 func fromMicro(us int64) time.Time { return time.UnixMicro(us) }
 
@@ -64,7 +66,9 @@ func (c *call) live() { c.json(http.StatusOK, "no-store", map[string]string{"sta
 
 // ready says whether visitors should be sent here.
 func (c *call) ready() {
-	c.readiness(func(error) string { return "the engine does not take commands; the admin listener's /health/ready says why" })
+	c.readiness(func(error) string {
+		return "the engine does not take commands; the admin listener's /health/ready says why"
+	})
 }
 
 // adminReady says the same to the operator, with the reason.
