@@ -5,5 +5,7 @@
 // only then appends the next. All candidates run in the same process, in turns, on
 // the same folder; what counts is the ratio, not the figure.
 //
+// Many short turns, since other work on the machine comes in bursts.
+//
 //	go run ./journal -dir /some/real/disk
 package main

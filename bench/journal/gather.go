@@ -1,6 +1,9 @@
 package main
 
-import "sync"
+import (
+	"runtime"
+	"sync"
+)
 
 // A gatherer turns concurrent appends into groups for stores that do not do so
 // themselves: one goroutine commits whatever came while it committed the last group.
@@ -68,6 +71,7 @@ func (g *gatherer) run() {
 		if closed {
 			return
 		}
+		runtime.Gosched() // as the journal does: those released join the next group
 	}
 }
 

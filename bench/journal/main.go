@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"log"
@@ -50,8 +51,8 @@ func main() {
 	log.SetFlags(0)
 	dir := flag.String("dir", ".", "folder on the disk to measure; a tmpfs proves nothing")
 	callersFlag := flag.String("callers", "1,64,512", "numbers of concurrent callers")
-	turn := flag.Duration("turn", time.Second, "length of one turn")
-	rounds := flag.Int("rounds", 3, "turns of each candidate; the median counts")
+	turn := flag.Duration("turn", 200*time.Millisecond, "length of one turn")
+	rounds := flag.Int("rounds", 13, "turns of each candidate; the median counts")
 	only := flag.String("only", "", "measure only candidates whose name contains this")
 	flag.Parse()
 
@@ -93,7 +94,7 @@ func main() {
 			if len(samples[i]) == 0 {
 				continue
 			}
-			slices.SortFunc(samples[i], func(a, b sample) int { return int(a.rate - b.rate) })
+			slices.SortFunc(samples[i], func(a, b sample) int { return cmp.Compare(a.rate, b.rate) })
 			m := samples[i][len(samples[i])/2]
 			if base == 0 {
 				base = m.rate
@@ -101,8 +102,8 @@ func main() {
 			fmt.Fprintf(w, "%d\t%s\t%.0f\t%.2f\t%v\t%v\t%v\n", n, c.name, m.rate, m.rate/base,
 				m.p50.Round(10*time.Microsecond), m.p99.Round(10*time.Microsecond), m.cpu.Round(10*time.Nanosecond))
 		}
-		w.Flush()
 	}
+	w.Flush()
 }
 
 func measure(c candidate, dir string, callers int, turn time.Duration) (sample, error) {

@@ -310,7 +310,7 @@ func testCrashes(t *testing.T, n uint64, faulty bool) {
 }
 
 // A crash at any operation, of the process or of the power.
-func TestCrashAnywhere(t *testing.T) { testCrashes(t, 600, false) }
+func TestCrashAnywhere(t *testing.T) { testCrashes(t, 300, false) }
 
 // The same on a disk whose writes, syncs, renames and directory syncs fail now and then.
-func TestCrashAnywhereOnAFailingDisk(t *testing.T) { testCrashes(t, 600, true) }
+func TestCrashAnywhereOnAFailingDisk(t *testing.T) { testCrashes(t, 300, true) }

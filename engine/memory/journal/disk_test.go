@@ -276,31 +276,18 @@ func TestDamageIsNeverReadAsARecord(t *testing.T) {
 		addSync(t, j, record(i*7))
 	}
 	j.Close()
-	f, err := d.Open("/j/0000000000000000.log")
-	if err != nil {
-		t.Fatal(err)
-	}
-	size, _ := f.Size()
-	whole := make([]byte, size)
-	if _, err := f.ReadAt(whole, 0); err != nil {
-		t.Fatal(err)
-	}
+	const name = "/j/0000000000000000.log"
+	whole := readFile(t, d, name)
 	rnd := rand.New(rand.NewPCG(1, 1))
 	named, cut := 0, 0
-	for at := range size {
+	for at := range whole {
 		damaged := append([]byte(nil), whole...)
 		damaged[at] ^= byte(1 + rnd.IntN(255))
 		d := faultdisk.New(2)
 		if err := d.MkdirAll("/j"); err != nil {
 			t.Fatal(err)
 		}
-		f, err := d.Create("/j/0000000000000000.log")
-		if err == nil {
-			_, err = f.WriteAt(damaged, 0)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, d, name, damaged)
 		j, err := journal.Open("/j", journal.Options{FS: d})
 		if err != nil {
 			if !errors.As(err, new(*journal.CorruptError)) && !errors.As(err, new(*journal.LayoutError)) {

@@ -48,12 +48,12 @@ func TestRealDiskFull(t *testing.T) {
 		if err == nil {
 			n, last = n+1, pos
 			ctx, cancel := context.WithCancel(t.Context())
-			go func() { // leave when the journal says that it stands still
+			go func(j *journal.Journal) { // leave when the journal says that it stands still
 				for j.Err() == nil && ctx.Err() == nil {
 					<-pollTick()
 				}
 				cancel()
-			}()
+			}(j)
 			err = j.Sync(ctx, pos)
 			cancel()
 		}

@@ -80,27 +80,23 @@ func TestSnapshotOfAnySize(t *testing.T) {
 // A snapshot that is damaged at any byte is never read as a whole one: the one before it
 // and the log from there are used.
 func TestDamagedSnapshot(t *testing.T) {
-	dir := t.TempDir()
-	j := open(t, dir, journal.Options{})
+	d := faultdisk.New(1)
+	const dir = "/j"
+	j := open(t, dir, journal.Options{FS: d})
 	addSync(t, j, record(0))
 	first := snapshot(t, j, "first")
 	addSync(t, j, record(1))
 	second := snapshot(t, j, strings.Repeat("second ", 20))
 	addSync(t, j, record(2))
 	j.Close()
-	name := filepath.Join(dir, fmt.Sprintf("%016x.snap", int64(second)))
-	whole, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	name := fmt.Sprintf("/j/%016x.snap", int64(second))
+	whole := readFile(t, d, name)
 	spoilt := 0
 	try := func(what string, b []byte) {
 		t.Helper()
-		if err := os.WriteFile(name, b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, d, name, b)
 		var said logs
-		j := open(t, dir, journal.Options{Logger: said.logger()})
+		j := open(t, dir, journal.Options{FS: d, Logger: said.logger()})
 		defer j.Close()
 		_, r, _, err := j.LatestSnapshot()
 		if errors.As(err, new(*journal.LayoutError)) {
@@ -135,10 +131,8 @@ func TestDamagedSnapshot(t *testing.T) {
 	}
 
 	// With none left and the log complete the state is rebuilt from the log alone.
-	if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%016x.snap", int64(first))), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	j = open(t, dir, journal.Options{})
+	writeFile(t, d, fmt.Sprintf("/j/%016x.snap", int64(first)), nil)
+	j = open(t, dir, journal.Options{FS: d})
 	if pos, state := latest(t, j); pos != 0 || state != "" || len(replay(t, j, 0)) != 3 {
 		t.Errorf("snapshot %q at %d", state, pos)
 	}
