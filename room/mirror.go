@@ -87,7 +87,13 @@ func (m *Mirror) Place(v View) (place int64, ok bool) {
 	if v.State != Waiting || v.Pos == 0 || v.Random || m.Summary.Phase == PhaseBefore || m.Summary.Phase == PhasePrequeue {
 		return 0, false
 	}
-	return int64(m.Line.Before(v.Pos)) + 1, true
+	place = int64(m.Line.Before(v.Pos)) + 1
+	if last := m.Summary.LastSeq; v.Pos > last+1 {
+		// The answer overtook the log: of those with seqs in between this node has not read yet. Counting
+		// them as waiting keeps the place from rising when it has.
+		place += int64(v.Pos - last - 1)
+	}
+	return place, true
 }
 
 // ETA estimates how long the waiter at place still waits.

@@ -305,6 +305,7 @@ func (r *Room) dress(res Result) Visit {
 	grace := time.Duration(s.Config.Queue.Grace)
 	if place, ok := r.mirror.Place(v.View); ok {
 		v.Place = place
+		v.Waiting = max(v.Waiting, place) // see Mirror.Place
 	}
 	r.mu.RUnlock()
 	if v.Place > 0 {
