@@ -21,6 +21,7 @@ type htmlStep struct {
 	Service [][]string
 	Engine  [][]string
 	Faults  []namedFault
+	CPU     string
 	Open    bool
 }
 
@@ -35,7 +36,6 @@ func (r *Report) WriteHTML(w io.Writer) error {
 			return thousands(*n)
 		},
 		"clock":  func(t time.Time) string { return t.Format("2 January 2006, 15:04:05 MST") },
-		"int64":  func(n int) int64 { return int64(n) },
 		"oneDec": func(f float64) string { return fmt.Sprintf("%.1f", f) },
 	}).Parse(reportHTML)
 	if err != nil {
@@ -54,7 +54,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	for i := range r.Steps {
 		s := &r.Steps[i]
 		h := htmlStep{Step: s, Charts: s.charts(), Crowd: s.Crowd.rows(), Latency: latencyRows(s), Service: serviceRows(s),
-			Faults: s.Faults.all(), Open: i == len(r.Steps)-1}
+			Faults: s.Faults.all(), CPU: s.Server.cpu(), Open: i == len(r.Steps)-1}
 		h.Title = thousands(int64(s.Visitors)) + " visitors"
 		if len(h.Service) > 0 {
 			h.Service = append(latencyHead(), h.Service...)

@@ -133,6 +133,9 @@ func (s *step) serve(ctx context.Context, c *conn, v *visitor, rng *mrand.Rand) 
 	}
 	r := s.request(v)
 	sent := time.Now()
+	if sent.Before(intended) { // see early
+		intended = sent
+	}
 	resp, err := c.do(&r)
 	now := time.Now()
 	if ctx.Err() != nil && err != nil {

@@ -107,7 +107,7 @@ func stepRows(steps []Step) [][]string {
 			told = millis(s.Told.P99MS)
 		}
 		if s.Server.Unavailable == "" {
-			cpu, rss = fmt.Sprintf("%.0f %%", s.Server.CPUPercent), mebibytes(s.Server.RSSMax)
+			cpu, rss = fmt.Sprintf("%.1f s", s.Server.CPUSeconds), mebibytes(s.Server.RSSMax)
 		}
 		rows = append(rows, []string{thousands(int64(s.Visitors)), thousands(s.Crowd.Answered), thousands(faults),
 			millis(enter.P50MS), millis(enter.P99MS), millis(status.P50MS), millis(status.P99MS), told,
@@ -226,8 +226,8 @@ func (p *printer) server(s *Step) {
 	if v.Unavailable != "" {
 		p.f("\nServer      no figures: %s\n", v.Unavailable)
 	} else {
-		p.f("\nServer      CPU %.1f s (%.0f %% of one core), memory %s before, %s at most, %s after; %s goroutines\n",
-			v.CPUSeconds, v.CPUPercent, mebibytes(v.RSSBefore), mebibytes(v.RSSMax), mebibytes(v.RSSAfter), thousands(v.Goroutines))
+		p.f("\nServer      CPU %s, memory %s before, %s at most, %s after; %s goroutines\n",
+			v.cpu(), mebibytes(v.RSSBefore), mebibytes(v.RSSMax), mebibytes(v.RSSAfter), thousands(v.Goroutines))
 	}
 	if v.Restarted {
 		p.f("            It was restarted meanwhile; CPU is that of the last process.\n")
@@ -243,6 +243,13 @@ func (p *printer) server(s *Step) {
 		p.f("\nEngine, from /metrics\n")
 		p.table(rows)
 	}
+}
+
+func (v *Server) cpu() string {
+	if v.Restarted { // the share of the time is not known
+		return fmt.Sprintf("%.1f s", v.CPUSeconds)
+	}
+	return fmt.Sprintf("%.1f s (%.0f %% of one core)", v.CPUSeconds, v.CPUPercent)
 }
 
 func engineRows(v *Server) [][]string {
