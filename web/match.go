@@ -131,17 +131,25 @@ func (s *Server) makeTable(pages bool) *table {
 		}
 		t.add(e)
 	}
-	byLength := func(a, b rule) int { return len(b.path) - len(a.path) }
-	for _, rules := range t.hosts {
-		slices.SortStableFunc(rules, byLength)
-	}
-	slices.SortStableFunc(t.any, byLength)
+	t.sort()
 	s.rooms.Store(t)
 	return t
 }
 
+func (t *table) sort() {
+	longest := func(a, b rule) int { return len(b.path) - len(a.path) }
+	for _, rules := range t.hosts {
+		slices.SortStableFunc(rules, longest)
+	}
+	slices.SortStableFunc(t.any, longest)
+}
+
 func (t *table) add(e *entry) {
 	t.rooms[e.room.ID()] = e
+	t.addRules(e)
+}
+
+func (t *table) addRules(e *entry) {
 	for _, m := range e.cfg.Match {
 		r := rule{path: strings.TrimRight(m.Path, "/"), folds: !e.cfg.CaseSensitive, entry: e}
 		if r.folds {
