@@ -104,7 +104,7 @@ func TestEventsEndWithTheTicket(t *testing.T) {
 					}
 					return nil
 				}, nil)
-
+			}
 			_, secret := s.enter("premiere")
 			kind := "admission"
 			switch reason {
