@@ -209,7 +209,7 @@ func (b *bench) step(ctx context.Context, i, n int) Step {
 		out.Server.LogWhole = !ev.log.blind
 	}
 	b.report(s, i, "taking those still there out of the room")
-	tidy, cancel := context.WithTimeout(scrapeCtx, 10*time.Second)
+	tidy, cancel := context.WithTimeout(scrapeCtx, 10*time.Second+time.Duration(n)*time.Millisecond/2)
 	defer cancel()
 	s.tidy(tidy)
 	return out

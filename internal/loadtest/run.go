@@ -303,7 +303,7 @@ func (s *step) tidy(ctx context.Context) {
 			}
 		})
 	}
-	for i := range s.visitors {
+	for i := len(s.visitors) - 1; i >= 0; i-- { // the last first: who leaves from inside lets the next one in
 		v := &s.visitors[i]
 		if v.secret == "" || v.op == opLeave && v.phase == gone {
 			continue

@@ -284,8 +284,10 @@ func millis(ms float64) string {
 		return fmt.Sprintf("%.0f µs", ms*1000)
 	case ms < 10:
 		return fmt.Sprintf("%.1f ms", ms)
-	case ms < 10_000:
+	case ms < 1000:
 		return fmt.Sprintf("%.0f ms", ms)
+	case ms < 10_000:
+		return fmt.Sprintf("%.2f s", ms/1000)
 	}
 	return fmt.Sprintf("%.1f s", ms/1000)
 }
