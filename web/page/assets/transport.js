@@ -13,12 +13,33 @@ const FIRST_BYTE_MS = 5000;
 const CALL_MS = 10000;
 const STREAM_WINDOW_MS = 10000;
 const STREAM_TRIES = 3;
+const STREAM_SLOTS = 2;
 const MAX_BUFFER = 262144;
 
 function rand(low, high) { return low + Math.random() * (high - low); }
 
 // Full jitter: anything up to the doubled step, capped at a minute.
 function backoff(fails) { return rand(250, Math.min(60000, 1000 * Math.pow(2, fails))); }
+
+// Over HTTP/1 a browser opens six connections to a host, all tabs together: six streams, and the seventh tab does not
+// even load. So there the tabs of one browser share two slots, and those without one poll. takeSlot resolves with a
+// function that gives the slot back, or with null. Where tabs cannot agree (plain http: no locks) hidden ones do without.
+async function takeSlot() {
+  const nav = performance.getEntriesByType('navigation')[0];
+  const free = function () {};
+  if (!nav || !/^http\/1/.test(nav.nextHopProtocol)) return free;
+  if (!navigator.locks) return document.hidden ? null : free;
+  for (let n = 0; n < STREAM_SLOTS; n++) {
+    const release = await new Promise(function (resolve) {
+      navigator.locks.request('usher-stream-' + n, {ifAvailable: true}, function (lock) {
+        if (!lock) return resolve(null);
+        return new Promise(function (done) { resolve(done); });
+      }).catch(function () { resolve(free); });
+    });
+    if (release) return release;
+  }
+  return null;
+}
 
 function createTransport(opt, on) {
   const base = opt.api + '/rooms/' + encodeURIComponent(opt.room);
@@ -117,6 +138,14 @@ function createTransport(opt, on) {
     if (!running || stream) return;
     const c = new AbortController();
     const s = stream = {live: false, abort: function () { c.abort(); }, window: STREAM_WINDOW_MS, slot: -1};
+    const release = await takeSlot();
+    if (!release || stream !== s) {
+      if (release) release();
+      if (stream !== s) return;
+      stream = null;
+      if (running) streamTimer = setTimeout(openStream, rand(20000, 40000));
+      return;
+    }
     let quiet = setTimeout(s.abort, FIRST_BYTE_MS);
     const opened = Date.now();
     let refused = 0;
@@ -150,6 +179,7 @@ function createTransport(opt, on) {
     }
     clearTimeout(quiet);
     c.abort();
+    release();
     if (stream !== s) return;
     stream = null;
     if (!running) return;

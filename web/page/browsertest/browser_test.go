@@ -119,7 +119,7 @@ func TestEveryState(t *testing.T) {
 	if f := os.Getenv("USHER_SHOTS_ONLY"); f != "" {
 		args = append(args, f)
 	}
-	node(t, 5*time.Minute, []string{"USHER_SAMPLES=" + string(list), "USHER_LANGS=" + langs}, args...)
+	node(t, 15*time.Minute, []string{"USHER_SAMPLES=" + string(list), "USHER_LANGS=" + langs}, args...)
 }
 
 // TestBrowser lets a visitor's day happen to the page: see scenarios.mjs, whose names say which case each one is.
@@ -142,7 +142,7 @@ func TestBrowser(t *testing.T) {
 	if f := os.Getenv("USHER_SCENARIO"); f != "" {
 		args = append(args, f)
 	}
-	node(t, 5*time.Minute, nil, args...)
+	node(t, 10*time.Minute, nil, args...)
 }
 
 // TestWordsTwin: the page's script words things as the server does.
