@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -14,7 +15,12 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopOnce.Do(func() {
 		began := time.Now()
 		s.log.Info("stopping", "drain", s.cfg.Node.Drain.String())
-		s.front.Drain(ctx) // ready answers 503, streams are told when to return
+		var drained sync.WaitGroup
+		drained.Go(func() { // ready answers 503, streams are told when to return, each at a moment of its own
+			if err := s.front.Drain(ctx); err != nil {
+				s.log.Warn("event streams were cut that had not ended in time", "err", err)
+			}
+		})
 		var errs []error
 		for _, l := range []*listener{s.public, s.admin} { // admin last: it can be watched
 			if err := l.srv.Shutdown(ctx); err != nil {
@@ -22,6 +28,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 				_ = l.srv.Close()
 			}
 		}
+		drained.Wait()
 		errs = append(errs, s.down())
 		s.stopErr = errors.Join(errs...)
 		s.log.Info("stopped", "took", time.Since(began).Round(time.Millisecond).String())
