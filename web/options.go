@@ -45,6 +45,12 @@ type Options struct {
 	Enter EnterLimit
 	// MaxStreams bounds the event streams open at once; beyond it 503, and clients poll. Default 20,000.
 	MaxStreams int
+	// EngineTimeout is how long a request in front of an origin waits for the engine before it is answered by
+	// the room's on_engine_failure. Default 3s.
+	EngineTimeout time.Duration
+	// OriginTimeout is how long an origin may take until the headers of its answer, for which visitors wait;
+	// bodies and streams may take as long as they like. Default 2m.
+	OriginTimeout time.Duration
 	// StatsEvery is how often stats and places are looked at for event streams. Default 1s.
 	StatsEvery time.Duration
 	// DrainFor is how long a drain asked for by the admin API may take. Default 30s.
@@ -86,6 +92,12 @@ func (o *Options) defaults() error {
 	}
 	if o.MaxStreams <= 0 {
 		o.MaxStreams = 20_000
+	}
+	if o.EngineTimeout <= 0 {
+		o.EngineTimeout = 3 * time.Second
+	}
+	if o.OriginTimeout <= 0 {
+		o.OriginTimeout = 2 * time.Minute
 	}
 	if o.StatsEvery <= 0 {
 		o.StatsEvery = time.Second

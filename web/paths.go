@@ -18,10 +18,10 @@ const (
 
 // decide finds the room in front of a path of a host; nil: none.
 func (t *table) decide(host string, u *url.URL) (*entry, *problem) {
-	if u.Opaque != "" || u.Path == "" || u.Path[0] != '/' {
-		if u.Opaque == "" && u.Path == "" && u.Host != "" { // GET http://host
-			return t.match(host, "/"), nil
-		}
+	switch {
+	case u.Opaque == "" && u.Path == "" && u.Host != "": // GET http://host
+		return t.match(host, "/"), nil
+	case u.Opaque != "" || u.Path == "" || u.Path[0] != '/':
 		return nil, ambiguous("it does not begin with a slash")
 	}
 	if isPlain(u.Path) && !keepsSlash(u.RawPath) {
@@ -51,24 +51,23 @@ func ambiguous(why string) *problem {
 
 // isPlain says whether a decoded path can be read in one way alone.
 func isPlain(path string) bool {
-	for i := 0; i < len(path); i++ {
-		switch c := path[i]; {
-		case c < 0x20, c == 0x7f, c == '%', c == ';', c == '\\', c == '?', c == '#':
-			return false
-		case c == '/' || c == '.' || c == ' ':
-			if i+1 < len(path) && path[i+1] != '/' {
-				if c == '/' && path[i+1] == '.' {
-					rest := path[i+2:]
-					if rest == "" || rest[0] == '/' || rest[0] == '.' { // "/.", "/..", and "/..." for good measure
-						return false
-					}
-				}
-				continue
-			}
-			if c != '/' || i+1 < len(path) { // "//", or a segment that ends in a dot or a space
+	start := 1
+	for i := 1; i <= len(path); i++ {
+		if i < len(path) && path[i] != '/' {
+			switch c := path[i]; {
+			case c < 0x20, c == 0x7f, c == '%', c == ';', c == '\\', c == '?', c == '#':
 				return false
 			}
+			continue
 		}
+		if i == start {
+			if i < len(path) { // "//"
+				return false
+			}
+		} else if end := path[i-1]; end == '.' || end == ' ' { // a step, or what Windows drops
+			return false
+		}
+		start = i + 1
 	}
 	return true
 }

@@ -30,7 +30,7 @@ type Server struct {
 	folders map[string]*page.Pages // by dir; guarded by tableMu
 	builtin *page.Pages
 
-	gate       http.Handler // everything else on hosts that rooms name
+	gate       *gate // everything else on hosts that rooms name
 	api        *router
 	admin      *router
 	gateRoute  *route // what gate answers, for metrics
@@ -114,7 +114,7 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 	}
 	sw, r, span := s.begin(s.gateRoute, w, r)
 	defer s.end(s.gateRoute, sw, span)
-	s.gate.ServeHTTP(sw, r)
+	s.gate.serve(sw, r, &c, t)
 }
 
 // serveAPI answers a path of one of the APIs.

@@ -145,6 +145,11 @@ func (e *entry) home(host string) string {
 
 // waitingPage shows the page of one who waits. next is where she goes once admitted; base is the API's prefix.
 func (s *Server) waitingPage(w http.ResponseWriter, r *http.Request, e *entry, v *room.Visit, next, base string) {
+	s.showPage(w, r, e.pages, http.StatusAccepted, e.pageOf(v, next, base))
+}
+
+// pageOf is the page of one who waits.
+func (e *entry) pageOf(v *room.Visit, next, base string) page.State {
 	st := e.page(next, base)
 	st.PollAfterMS, st.PresenceAfterMS = int(v.PollAfter.Milliseconds()), int(v.PresenceAfter.Milliseconds())
 	pv := &st.View
@@ -167,7 +172,7 @@ func (s *Server) waitingPage(w http.ResponseWriter, r *http.Request, e *entry, v
 	default:
 		pv.State = page.Waiting
 	}
-	s.showPage(w, r, e.pages, http.StatusAccepted, st)
+	return st
 }
 
 // refusalPage shows the page of a problem, with the problem's status. e may be nil when there is no such room.

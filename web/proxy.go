@@ -1,0 +1,294 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"log/slog"
+	"mime"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"sync"
+	"time"
+
+	"github.com/ushergo/usher/room"
+)
+
+// proxy forwards to origins.
+type proxy struct {
+	s         *Server
+	transport *http.Transport
+	buffers   bufferPool
+	log       *log.Logger
+}
+
+func newProxy(s *Server) *proxy {
+	return &proxy{
+		s: s, log: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		transport: &http.Transport{
+			// An origin is dialled directly, whatever HTTP_PROXY says.
+			DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+			TLSHandshakeTimeout: 5 * time.Second,
+			// The default of 2 makes a connection for almost every request, which costs more than all else together.
+			MaxIdleConnsPerHost: 512,
+			MaxIdleConns:        0, // no cap over all origins
+			// Shorter than what common origins keep (Node 5 s, Apache 5 s): a POST sent on a connection that the origin
+			// closes in that moment cannot be sent again.
+			IdleConnTimeout:        4 * time.Second,
+			ResponseHeaderTimeout:  s.opts.OriginTimeout,
+			ExpectContinueTimeout:  time.Second,
+			MaxResponseHeaderBytes: 1 << 20,
+			DisableCompression:     true, // what was asked for is what the visitor accepts
+		},
+	}
+}
+
+// bufferPool lends what bodies are copied through.
+type bufferPool struct{ sync.Pool }
+
+const bufferSize = 32 << 10
+
+func (p *bufferPool) Get() []byte {
+	if b, ok := p.Pool.Get().(*[bufferSize]byte); ok {
+		return b[:]
+	}
+	return make([]byte, bufferSize)
+}
+
+func (p *bufferPool) Put(b []byte) {
+	if len(b) == bufferSize {
+		p.Pool.Put((*[bufferSize]byte)(b))
+	}
+}
+
+// forward is one request on its way to an origin.
+type forward struct {
+	letIn
+	g       *gate
+	table   *table
+	w       http.ResponseWriter
+	r       *http.Request
+	client  *client
+	origin  *url.URL
+	entry   *entry   // nil: no room stands in front
+	cookies []string // Set-Cookie lines of ours for the answer
+	cancel  context.CancelFunc
+	body    *watchedBody
+	conn    *hijacker
+}
+
+// admitted takes over what lets the request in.
+func (f *forward) admitted(in letIn) {
+	f.letIn = in
+	if in.token == "" || f.entry.cfg.OnEngineFailure != "admitted" {
+		return
+	}
+	known := false // what lets in while the engine is away
+	cookies(f.r.Header["Cookie"], f.entry.passCookie(f.client.https), func(v string) { known = known || v == in.token })
+	if !known {
+		f.cookies = append(f.cookies, f.entry.passLine(in.token, time.Until(in.expires), f.client.https))
+	}
+}
+
+func (p *proxy) serve(f *forward) {
+	if f.pass != nil {
+		defer f.pass.Close()
+	}
+	ctx, cancel := context.WithCancel(f.r.Context())
+	defer cancel()
+	f.cancel = cancel
+	r := f.r.WithContext(ctx)
+	f.r = r
+	if r.Body != nil && r.ContentLength != 0 {
+		f.body = &watchedBody{ReadCloser: r.Body}
+		r.Body = f.body
+	}
+	w := f.w
+	if len(r.Header["Upgrade"]) > 0 {
+		f.conn = &hijacker{ResponseWriter: w}
+		w = f.conn
+		f.endWithSession()
+	}
+	rp := httputil.ReverseProxy{
+		Rewrite: f.rewrite, ModifyResponse: f.answer, ErrorHandler: f.failed,
+		Transport: p.transport, BufferPool: &p.buffers, FlushInterval: -1, ErrorLog: p.log,
+	}
+	rp.ServeHTTP(w, r)
+}
+
+func (f *forward) rewrite(pr *httputil.ProxyRequest) {
+	out := pr.Out
+	out.URL.Scheme, out.URL.Host = f.origin.Scheme, f.origin.Host
+	out.URL.RawQuery = pr.In.URL.RawQuery // as it came: nothing here has been decided by it
+	keepPath(out.URL, pr.In.RequestURI)
+	out.Host = f.client.hostRaw
+	f.headers(pr.In, out)
+}
+
+// answer changes the origin's answer on its way back.
+func (f *forward) answer(res *http.Response) error {
+	h := res.Header
+	over := endsSession(h)
+	if f.entry == nil {
+		return nil
+	}
+	if over {
+		f.leave()
+	}
+	for _, line := range f.cookies {
+		h.Add("Set-Cookie", line)
+	}
+	if !f.entry.cfg.SharedCache || len(f.cookies) > 0 {
+		makePrivate(h)
+	}
+	if f.pass != nil && res.StatusCode != http.StatusSwitchingProtocols && isEndless(h.Get("Content-Type")) {
+		res.Body = &endingBody{ReadCloser: res.Body, over: f.pass.Done(), drain: f.g.s.draining}
+		f.endWithSession()
+	}
+	return nil
+}
+
+// isEndless names what never finishes by itself: it is ended with the session. Everything else runs on.
+func isEndless(contentType string) bool {
+	media, _, err := mime.ParseMediaType(contentType)
+	return err == nil && (media == "text/event-stream" || media == "multipart/x-mixed-replace")
+}
+
+// leave ends the session at the origin's word: the slot is free before the visitor reads the answer.
+func (f *forward) leave() {
+	e := f.entry
+	f.cookies = append(f.cookies[:0], e.goneCookies(f.client.https)...)
+	if f.ref == (room.Ref{}) {
+		return
+	}
+	ctx, cancel := f.g.deadline(context.WithoutCancel(f.r.Context()))
+	defer cancel()
+	if _, err := e.room.Leave(ctx, f.ref); err != nil && !isEnded(err) {
+		f.g.s.log.Warn("a session that the origin ended could not be ended; it ends by idle", "room", e.room.ID(), "ticket_id", f.id, "err", err)
+	}
+}
+
+// endWithSession cuts the request off when its session ends or the node is drained.
+func (f *forward) endWithSession() {
+	var over <-chan struct{}
+	if f.pass != nil {
+		over = f.pass.Done()
+	}
+	ctx, cancel := f.r.Context(), f.cancel
+	s := f.g.s
+	go func() {
+		select {
+		case <-over:
+		case <-ctx.Done():
+			return
+		case <-s.draining:
+			in, _ := s.streams.slot()
+			select {
+			case <-over:
+			case <-ctx.Done():
+				return
+			case <-time.After(in):
+			}
+		}
+		cancel()
+	}()
+}
+
+// failed answers when the origin did not. The session is kept.
+func (f *forward) failed(_ http.ResponseWriter, _ *http.Request, err error) {
+	s := f.g.s
+	if f.conn != nil && f.conn.taken {
+		s.log.Debug("an upgraded connection failed", "origin", f.origin.Host, "err", err)
+		return
+	}
+	var p *problem
+	var timeout net.Error
+	switch {
+	case f.overNow():
+		p = &problem{status: http.StatusGone, code: "ticket_ended", detail: "the session has ended; enter again for a new one"}
+	case f.r.Context().Err() != nil:
+		gone(f.w)
+		return
+	case f.body != nil && f.body.failed():
+		p = &problem{status: http.StatusBadRequest, code: "bad_request", detail: "the request's body could not be read to its end"}
+	case errors.As(err, &timeout) && timeout.Timeout():
+		p = &problem{status: http.StatusGatewayTimeout, code: "origin_timeout", retry: originRetry,
+			detail: "the site behind the waiting room did not answer in time; your session is kept"}
+	default:
+		p = &problem{status: http.StatusBadGateway, code: "origin_unreachable", retry: originRetry,
+			detail: "the site behind the waiting room cannot be reached; your session is kept"}
+	}
+	if p.status >= 500 && f.g.told.now(f.origin.Host) {
+		s.log.Error("the origin did not answer; visitors keep their sessions", "origin", f.origin.String(), "code", p.code, "err", err)
+	}
+	h := f.w.Header()
+	for _, line := range f.cookies {
+		h.Add("Set-Cookie", line)
+	}
+	if p.status < 500 || !wantsPage(f.r) {
+		p.write(f.w)
+		return
+	}
+	s.originPage(f, p)
+}
+
+const originRetry = 5 * time.Second
+
+// overNow says whether the session's end is what cut the request off.
+func (f *forward) overNow() bool {
+	if f.pass == nil || f.r.Context().Err() == nil {
+		return false
+	}
+	select {
+	case <-f.pass.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// watchedBody remembers whether it was the visitor who failed to send.
+type watchedBody struct {
+	io.ReadCloser
+	mu  sync.Mutex // the transport may still read while we ask
+	err error
+}
+
+func (b *watchedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		b.mu.Lock()
+		b.err = err
+		b.mu.Unlock()
+	}
+	return n, err
+}
+
+func (b *watchedBody) failed() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.err != nil && !errors.Is(b.err, http.ErrBodyReadAfterClose)
+}
+
+// endingBody ends a stream properly when it was we who cut it.
+type endingBody struct {
+	io.ReadCloser
+	over, drain <-chan struct{}
+}
+
+func (b *endingBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err != nil && err != io.EOF {
+		select {
+		case <-b.over:
+			err = io.EOF
+		case <-b.drain:
+			err = io.EOF
+		default:
+		}
+	}
+	return n, err
+}
