@@ -52,6 +52,7 @@ type StatusError struct {
 	Status int
 	Code   string
 	Path   string
+	next   string // of a trimmed log: where it begins
 }
 
 func (e *StatusError) Error() string {
@@ -80,7 +81,11 @@ func (a *adminAPI) get(ctx context.Context, path string, limit int64) (io.ReadCl
 	if resp.StatusCode != http.StatusOK {
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 		resp.Body.Close()
-		return nil, &StatusError{Status: resp.StatusCode, Code: decodeProblem(body).Code, Path: path}
+		var more struct {
+			Next string `json:"next_cursor"`
+		}
+		json.Unmarshal(body, &more) // if it says so
+		return nil, &StatusError{Status: resp.StatusCode, Code: decodeProblem(body).Code, Path: path, next: more.Next}
 	}
 	return struct {
 		io.Reader
@@ -113,16 +118,23 @@ func (a *adminAPI) read(ctx context.Context, after string, each func(*logEvent))
 	for {
 		var page struct {
 			Events []logEvent      `json:"events"`
-			Next   json.RawMessage `json:"next"`
+			Next   json.RawMessage `json:"next"`        // a number within the epoch
+			Cursor string          `json:"next_cursor"` // epoch.n, where there is one
 		}
 		path := fmt.Sprintf("/admin/v1/rooms/%s/log?after=%s&limit=%d", url.PathEscape(a.room), url.QueryEscape(after), logPage)
-		if err := a.patient(ctx, path, &page); err != nil {
+		err := a.patient(ctx, path, &page)
+		var refused *StatusError
+		if errors.As(err, &refused) && refused.Status == http.StatusGone && refused.next != "" && refused.next != after {
+			after = refused.next // what was trimmed meanwhile shows as a gap
+			continue
+		}
+		if err != nil {
 			return after, err
 		}
 		for i := range page.Events {
 			each(&page.Events[i])
 		}
-		next := strings.Trim(string(page.Next), `"`)
+		next := or(page.Cursor, strings.Trim(string(page.Next), `"`))
 		if len(page.Events) == 0 || next == "" || next == "null" || next == after {
 			return after, nil
 		}

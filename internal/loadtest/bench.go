@@ -128,7 +128,7 @@ func (b *bench) meetAdmin(ctx context.Context) (err error) {
 		log.limit = *info.Limit
 	}
 	b.log = log
-	if log.blind {
+	if log.blind || log.gaps > 0 {
 		return b.baseline(ctx)
 	}
 	return nil
@@ -187,7 +187,7 @@ func (b *bench) step(ctx context.Context, i, n int) Step {
 	if b.log != nil {
 		b.report(s, i, "judging the room's log")
 		if err := b.replay(scrapeCtx, s, ev); err != nil {
-			ev.log, ev.columns, ev.why = nil, nil, "the room's log could not be read: "+err.Error()
+			ev.why = "the room's log cannot be judged: " + err.Error()
 			b.log, b.why = nil, ev.why
 		}
 	}
@@ -205,7 +205,7 @@ func (b *bench) step(ctx context.Context, i, n int) Step {
 	out.Server.Unavailable = unavailable
 	out.Server.ClockSkewMS = ms(s.tally.skew)
 	if ev.log != nil {
-		out.Server.LogEvents, out.Server.LogGaps = ev.log.events, ev.log.gaps
+		out.Server.LogEvents = ev.log.events
 		out.Server.LogWhole = !ev.log.blind
 	}
 	b.report(s, i, "taking those still there out of the room")
@@ -223,18 +223,25 @@ func (b *bench) replay(ctx context.Context, s *step, ev *evidence) error {
 	}
 	c.open(c.start, b.log.waiting, b.log.active, limitOf(b.log))
 	active := b.log.active
-	b.log.faults = &s.tally.faults
+	gaps, found := b.log.gaps, &faults{}
+	b.log.faults = found
 	b.log.observe = func(e *logEvent, a *auditor) {
 		c.observe(e, a, active)
 		active = a.active
 	}
 	var err error
-	b.cursor, err = b.admin.read(ctx, b.cursor, b.log.add)
+	if b.cursor, err = b.admin.read(ctx, b.cursor, b.log.add); err != nil {
+		return err
+	}
+	if missing := b.log.gaps - gaps; missing > 0 {
+		return fmt.Errorf("it lacks %d events of this run (log.max_bytes and log.retain bound it)", missing)
+	}
+	s.tally.faults.merge(found)
 	ev.log, ev.columns = b.log, c
 	if b.log.order != "" {
 		ev.order, b.order = b.log.order, b.log.order
 	}
-	return err
+	return nil
 }
 
 // watch follows a step once a second until ctx ends.

@@ -28,7 +28,8 @@ type fakeRoom struct {
 	noAdmin    bool // admin calls answer 401
 	prefix     string
 	limit      int
-	grace      time.Duration
+	trimmed    int // so many of the log's events are gone
+	base       int // for tests of that
 	enterDelay time.Duration
 
 	mu       sync.Mutex
@@ -338,10 +339,15 @@ func (f *fakeRoom) adminAPI(w http.ResponseWriter, r *http.Request) {
 		reply(w, 200, map[string]any{"config": map[string]any{"queue": map[string]any{"order": "fifo", "grace": "5m"}},
 			"revision": 1, "active": f.active, "waiting": len(f.line), "limit": f.limit})
 	case "/admin/v1/rooms/r/log":
-		after, _ := strconv.Atoi(r.URL.Query().Get("after"))
+		after, _ := strconv.Atoi(strings.TrimPrefix(r.URL.Query().Get("after"), "1."))
+		if after > 0 && after < f.trimmed {
+			reply(w, 410, map[string]any{"code": "log_trimmed", "next_cursor": fmt.Sprintf("1.%d", f.trimmed)})
+			return
+		}
+		after = max(after, f.trimmed)
 		limit, _ := strconv.Atoi(r.URL.Query().Get("limit"))
 		end := min(after+limit, len(f.log))
-		reply(w, 200, map[string]any{"events": f.log[min(after, end):end], "next": end})
+		reply(w, 200, map[string]any{"events": f.log[min(after, end):end], "next": end, "next_cursor": fmt.Sprintf("1.%d", end)})
 	default:
 		problemJSON(w, 404, "room_not_found")
 	}

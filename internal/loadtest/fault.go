@@ -38,6 +38,16 @@ func (f *faults) add(k faultKind, format string, args ...any) {
 	}
 }
 
+func (f *faults) merge(o *faults) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for k := range f.count {
+		f.count[k] += o.count[k]
+		f.examples[k] = append(f.examples[k], o.examples[k]...)
+		f.examples[k] = f.examples[k][:min(len(f.examples[k]), keptExamples)]
+	}
+}
+
 func (f *faults) total() (n int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -153,10 +153,7 @@ func (s *step) verdict(ev *evidence) Faults {
 		out.LostPlaces = count(lostPlace, "clients")
 		out.UnloggedAdmissions = not("not judged: " + ev.why)
 	} else {
-		by := "log"
-		if ev.log.gaps > 0 {
-			by = fmt.Sprintf("log, in which %d events are missing", ev.log.gaps)
-		}
+		const by = "log"
 		out.OrderInversions = count(orderInversion, by)
 		out.DoubleAdmissions = count(doubleAdmission, by)
 		out.LimitOverruns = count(limitOverrun, by)

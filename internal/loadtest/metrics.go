@@ -64,7 +64,6 @@ type Server struct {
 	Engine      []ServerHistogram `json:"engine"`        // of names usher_engine_…
 	Unavailable string            `json:"unavailable"`   // why there are no figures; "" when there are
 	LogEvents   int64             `json:"log_events"`    // of the room's log, replayed for the verdict
-	LogGaps     int64             `json:"log_gaps"`      // events that were missing there
 	LogWhole    bool              `json:"log_whole"`     // it reached back to the beginning of the room
 	ClockSkewMS float64           `json:"clock_skew_ms"` // server's clock minus ours
 }

@@ -188,6 +188,36 @@ func TestInterruptedRunReports(t *testing.T) {
 	}
 }
 
+// A room that is older than its log: what stood before is taken from its own numbers.
+func TestTrimmedLog(t *testing.T) {
+	f := newFake(8)
+	public, admin := f.serve(t)
+	cfg := small(public, admin)
+	load(t, cfg)
+	f.mu.Lock()
+	f.trimmed = len(f.log) - 3
+	f.mu.Unlock()
+	r := load(t, cfg)
+	if s := r.Steps[0]; !r.OK || s.Server.LogWhole || s.Told.Count != 60 {
+		t.Errorf("ok %v, %+v: %q", r.OK, s.Server, examples(r))
+	}
+	// Trimmed in the middle of a run: clients alone judge, and the report says why.
+	cfg.Progress = func(p Progress) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if p.Done > 0 && f.trimmed < f.base {
+			f.trimmed = f.base + 5
+		}
+	}
+	f.mu.Lock()
+	f.base = len(f.log)
+	f.mu.Unlock()
+	r = load(t, cfg)
+	if f := r.Steps[0].Faults; !r.OK || f.LimitOverruns.Count != nil || !strings.Contains(f.LimitOverruns.JudgedBy, "lacks 5 events") {
+		t.Errorf("ok %v, %+v: %q", r.OK, f, examples(r))
+	}
+}
+
 // A load generator that is held up must not hide it (coordinated omission).
 func TestResponseCountsFromTheIntendedStart(t *testing.T) {
 	f := newFake(100)

@@ -233,9 +233,6 @@ func (p *printer) server(s *Step) {
 		p.f("            It was restarted meanwhile; CPU is that of the last process.\n")
 	}
 	p.f("This bench  CPU %.1f s (%.0f %% of one core), %s connections\n", s.Client.CPUSeconds, s.Client.CPUPercent, thousands(s.Client.Connections))
-	if v.LogGaps > 0 {
-		p.f("            %s events are missing from the room's log: the counts above are of the rest.\n", thousands(v.LogGaps))
-	}
 	if v.ClockSkewMS > 50 || v.ClockSkewMS < -50 {
 		p.f("            The server's clock is %s ahead of ours; times told are corrected by it.\n", millis(v.ClockSkewMS))
 	}
