@@ -12,7 +12,8 @@ import (
 const (
 	firstRetry = 10 * time.Millisecond
 	lastRetry  = time.Second
-	keepBuffer = 4 << 20 // a buffer that grew beyond this is not used again
+	silence    = 5 * time.Second // a disk that is quiet for longer is reported
+	keepBuffer = 4 << 20         // a buffer that grew beyond this is not used again
 )
 
 // tail is where the committer writes: the last segment.
@@ -120,6 +121,8 @@ func (j *Journal) persist(g *group) error {
 
 // commit is one attempt to make a group durable.
 func (j *Journal) commit(g *group) error {
+	j.attempt.Store(int64(time.Since(j.opened)) | 1) // never 0
+	defer j.attempt.Store(0)
 	if g.records == 0 { // another attempt writes the same bytes
 		g.records = seal(j.id, g.start, g.buf)
 	}

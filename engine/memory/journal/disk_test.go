@@ -16,8 +16,6 @@ import (
 	"github.com/ushergo/usher/engine/memory/journal/disk/faultdisk"
 )
 
-const forever = time.Hour // in a bubble
-
 // While the disk is full callers wait or leave with an unknown outcome, memory is
 // bounded, the message says what to do; when there is room again all heals by itself.
 func TestDiskFull(t *testing.T) {
@@ -217,6 +215,39 @@ func TestFailedSyncThenKillThenPowerLoss(t *testing.T) {
 		}
 		j.Close()
 	}
+}
+
+// A disk that neither succeeds nor fails is reported as well.
+func TestSilentDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := faultdisk.New(1)
+		j := open(t, "/j", journal.Options{FS: d})
+		answer := make(chan struct{})
+		d.SetFault(func(op faultdisk.Op) faultdisk.Fault {
+			if op.Kind == faultdisk.Sync {
+				<-answer
+			}
+			return faultdisk.Fault{}
+		})
+		pos := add(t, j, record(0))
+		time.Sleep(4 * time.Second)
+		if err := j.Err(); err != nil {
+			t.Errorf("after 4 s: %v", err)
+		}
+		time.Sleep(3 * time.Second)
+		var stall *journal.StallError
+		if err := j.Err(); !errors.As(err, &stall) || !strings.Contains(err.Error(), "has not answered for 7s") || stall.Pending != int64(pos) {
+			t.Errorf("after 7 s: %v", err)
+		}
+		close(answer)
+		if err := j.Sync(t.Context(), pos); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if err := j.Err(); err != nil {
+			t.Errorf("after the answer: %v", err)
+		}
+	})
 }
 
 // Closing on a disk that fails does not wait for better times, tells those who wait that

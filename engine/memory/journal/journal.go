@@ -75,6 +75,8 @@ type Journal struct {
 	lock io.Closer
 
 	durable atomic.Int64
+	attempt atomic.Int64 // when the attempt under way began, since opened; 0: none is
+	opened  time.Time
 	stall   atomic.Pointer[StallError]
 	stats   counters
 
@@ -118,7 +120,7 @@ func Open(dir string, opts Options) (*Journal, error) {
 	opts = opts.withDefaults()
 	j := &Journal{
 		dir: dir, opts: opts, fs: opts.FS, log: opts.Logger.With("dir", dir),
-		stop: make(chan struct{}), stopped: make(chan struct{}),
+		opened: time.Now(), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	j.wake.L = &j.mu
 	if err := j.fs.MkdirAll(dir); err != nil {
@@ -250,10 +252,19 @@ func (j *Journal) Floor() Pos {
 	return j.floor
 }
 
-// Err returns nil, or a *StallError while the disk does not take what is appended.
+// Err returns nil, or a *StallError while the disk does not take what is appended or has
+// not answered for five seconds.
 func (j *Journal) Err() error {
 	if e := j.stall.Load(); e != nil {
 		return e
+	}
+	if began := j.attempt.Load(); began != 0 {
+		if silent := time.Since(j.opened) - time.Duration(began); silent > silence {
+			return &StallError{
+				Dir: j.dir, Err: fmt.Errorf("the disk has not answered for %v", silent.Round(time.Second)),
+				Since: j.opts.Now().Add(-silent), Pending: int64(j.End() - j.Durable()),
+			}
+		}
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // OS returns the file system of this machine.
@@ -71,6 +72,9 @@ func (osFS) SyncDir(dir string) error {
 		return err
 	}
 	err = d.Sync()
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, errors.ErrUnsupported) {
+		err = nil // some network file systems have nothing to sync in a folder
+	}
 	if cerr := d.Close(); err == nil {
 		err = cerr
 	}
