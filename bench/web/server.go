@@ -137,7 +137,7 @@ rooms:
     origin: %q
     capacity: {active: %d}
     session: {claim: 0}
-    queue: {max_waiting: 100000000}
+    queue: {max_waiting: 10000000}
 `
 
 // admitted enters n visitors and returns their tickets.
