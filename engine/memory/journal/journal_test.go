@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ushergo/usher/engine/memory/journal"
 	"github.com/ushergo/usher/engine/memory/journal/disk/faultdisk"
@@ -89,18 +88,6 @@ func replay(t *testing.T, j *journal.Journal, from journal.Pos) [][]byte {
 		t.Fatalf("replay from %d: %v", from, err)
 	}
 	return recs
-}
-
-// eventually waits for a condition that another goroutine brings about.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 func TestReplayFromEveryPosition(t *testing.T) {
