@@ -125,7 +125,7 @@ func (s *Server) up(ctx context.Context, opts options) error {
 		tracer = s.traces.Tracer(tracerName)
 	}
 	observer := web.NewObserver(registry, tracer)
-	if err := s.openRooms(ctx, observer, tracer); err != nil {
+	if err := s.openRooms(ctx, observer); err != nil {
 		return err
 	}
 	s.front, err = web.New(web.Options{
@@ -181,13 +181,11 @@ func KeyFolder(cfg *config.Config) string {
 	return filepath.Join(cfg.Engine.Dir, "keys")
 }
 
-func (s *Server) openRooms(ctx context.Context, observer room.Observer, tracer trace.Tracer) error {
+func (s *Server) openRooms(ctx context.Context, observer *web.Observer) error {
 	began := time.Now()
-	mem := memory.Options{Logger: s.log, NoSync: s.cfg.Engine.Durability == "none"}
-	if tracer != nil {
-		mem.OnSync = logSpan(tracer)
-	}
-	engine, err := memory.Open(s.cfg.Engine.Dir, mem)
+	engine, err := memory.Open(s.cfg.Engine.Dir, memory.Options{
+		Logger: s.log, NoSync: s.cfg.Engine.Durability == "none", OnSync: observer.OnSync,
+	})
 	if err != nil {
 		return err
 	}

@@ -4,9 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -49,7 +50,7 @@ func newTracing(exp sdktrace.SpanExporter, version, node string) *sdktrace.Trace
 			res = merged
 		}
 	}
-	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(exp), sdktrace.WithResource(res))
+	return sdktrace.NewTracerProvider(sdktrace.WithBatcher(exp), sdktrace.WithResource(res), sdktrace.WithSampler(sampler()))
 }
 
 func serviceName() string {
@@ -59,19 +60,28 @@ func serviceName() string {
 	return "usher"
 }
 
-// logSpan observes the engine's log: a span for the time in which an answer
-// waits until what it rests on is durable.
-func logSpan(tracer trace.Tracer) func(ctx context.Context, room string) func(error) {
-	return func(ctx context.Context, room string) func(error) {
-		if !trace.SpanContextFromContext(ctx).IsValid() {
-			return func(error) {}
-		}
-		_, span := tracer.Start(ctx, "log sync", trace.WithAttributes(attribute.String("usher.room", room)))
-		return func(err error) {
-			if err != nil {
-				span.SetStatus(codes.Error, err.Error())
-			}
-			span.End()
+// asked samples the requests that somebody made, and drops what usher does by
+// itself each second, which would be most of all traces. The share of requests
+// follows OTEL_TRACES_SAMPLER where that names a ratio.
+type asked struct{ share sdktrace.Sampler }
+
+// ShouldSample implements sdktrace.Sampler.
+func (a asked) ShouldSample(p sdktrace.SamplingParameters) sdktrace.SamplingResult {
+	if p.Kind != trace.SpanKindServer {
+		return sdktrace.NeverSample().ShouldSample(p)
+	}
+	return a.share.ShouldSample(p)
+}
+
+// Description implements sdktrace.Sampler.
+func (a asked) Description() string { return "Asked{" + a.share.Description() + "}" }
+
+func sampler() sdktrace.Sampler {
+	share := sdktrace.AlwaysSample()
+	if strings.HasSuffix(os.Getenv("OTEL_TRACES_SAMPLER"), "traceidratio") {
+		if ratio, err := strconv.ParseFloat(os.Getenv("OTEL_TRACES_SAMPLER_ARG"), 64); err == nil {
+			share = sdktrace.TraceIDRatioBased(ratio)
 		}
 	}
+	return sdktrace.ParentBased(asked{share})
 }
