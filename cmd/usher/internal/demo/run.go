@@ -59,8 +59,8 @@ const (
 	// minute of grace is the least that a browser's hidden tab lives within.
 	idle, longest = 2 * time.Minute, 10 * time.Minute
 	claim, grace  = 20 * time.Second, time.Minute
-	stay          = 3 * time.Second
-	onSale        = 60 // seats; below it the cinema adds a showing
+	stay          = 2200 * time.Millisecond // with it a newcomer waits a minute or so
+	onSale        = 60                      // seats; below it the cinema adds a showing
 )
 
 // Run runs the demo until ctx ends, which is its good end: the error is nil.

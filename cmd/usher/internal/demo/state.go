@@ -51,11 +51,16 @@ const (
 type meter struct {
 	waiting  []int
 	admitted []int
+	line     bool // there has been a line
 }
 
+// add takes a reading. Until there is a line, admissions only fill an empty house
+// and say nothing about how fast a line moves.
 func (m *meter) add(waiting, admitted int) {
 	m.waiting = last(append(m.waiting, waiting), keepSeconds)
-	m.admitted = last(append(m.admitted, admitted), rateWindow+1)
+	if m.line = m.line || waiting > 0; m.line {
+		m.admitted = last(append(m.admitted, admitted), rateWindow+1)
+	}
 }
 
 // rate is admissions a minute over the window so far; negative before there is

@@ -168,6 +168,13 @@ func TestMeter(t *testing.T) {
 	if m.rate() >= 0 || m.eta() >= 0 {
 		t.Error("a rate without a basis")
 	}
+	m.add(0, 0)
+	for range 10 {
+		m.add(0, 1000) // the house fills
+	}
+	if m.rate() >= 0 {
+		t.Errorf("a rate of %v before there is a line", m.rate())
+	}
 	for i := range 1000 {
 		m.add(280, i*4)
 	}
