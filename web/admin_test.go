@@ -170,6 +170,7 @@ func TestLog(t *testing.T) {
 		}
 		return p
 	}
+	eventually(t, "the log is readable", func() bool { return len(read("").Events) == 8 }) // without syncs it lags a little
 	all := read("")
 	var types []string
 	for i, e := range all.Events {
@@ -361,4 +362,29 @@ func expfmtParse(b []byte) (map[string]interface{ GetHelp() string }, error) {
 		out[k] = f
 	}
 	return out, err
+}
+
+// What can go wrong on every path does so alike.
+func TestAdminRefusalsEverywhere(t *testing.T) {
+	s := build(t, nil, config("premiere", 1))
+	for _, call := range [][2]string{
+		{"GET", premiere}, {"PUT", premiere}, {"PATCH", premiere}, {"DELETE", premiere}, {"POST", premiere + "/state"}, {"GET", premiere + "/log"},
+		{"POST", "/admin/v1/keys/rotate"}, {"POST", "/admin/v1/nodes/node-1/drain"},
+	} {
+		send(t, request(t, s.admin.URL, call[0], call[1], "")).is(t, 401, "unauthorized")
+	}
+	big := strings.Repeat(" ", 300<<10)
+	s.api("PATCH", premiere, big, "If-Match", "*").is(t, 413, "body_too_large")
+	s.api("POST", premiere+"/state", big).is(t, 413, "body_too_large")
+	s.api("PATCH", premiere, `[]`, "If-Match", "*").is(t, 400, "bad_request")
+	s.api("PATCH", premiere, `{"capacity":{"active":-1}}`, "If-Match", "*").is(t, 400, "bad_config")
+	s.api("PATCH", premiere, `{"capacity":{"active":7}}`, "If-Match", `"7"`).is(t, 412, "revision_conflict")
+	s.api("GET", "/admin/v1/rooms/nothing/log", "").is(t, 404, "room_not_found")
+	s.store.spoil(func(*room.Command) error { return room.ErrUnavailable }, nil)
+	s.api("PUT", premiere, `{"capacity":{"active":7}}`, "If-Match", "*").is(t, 503, "engine_unavailable")
+	s.api("PATCH", premiere, `{"capacity":{"active":7}}`, "If-Match", "*").is(t, 503, "engine_unavailable")
+	s.api("POST", premiere+"/state", `{"state":"open"}`).is(t, 503, "engine_unavailable")
+	if d := s.api("GET", premiere, "").doc(t); d["revision"] != 1.0 {
+		t.Errorf("revision %v", d["revision"])
+	}
 }

@@ -551,3 +551,27 @@ func TestPollingKeepsPlace(t *testing.T) { // cases/room 18
 	}
 	s.do("GET", "/v1/rooms/premiere/status", "", bearer(polls)...).is(t, 200, "")
 }
+
+// What can go wrong on every path of a ticket does so alike.
+func TestRefusalsEverywhere(t *testing.T) {
+	s := build(t, nil, config("premiere", 1))
+	_, one := s.enter("premiere")
+	_, two := s.enter("premiere")
+	calls := [][2]string{{"GET", "status"}, {"POST", "presence"}, {"POST", "claim"}, {"POST", "renew"}, {"POST", "leave"}, {"GET", "events"}}
+	each := func(status int, code, id string, pairs ...string) {
+		t.Helper()
+		for _, call := range calls {
+			s.do(call[0], "/v1/rooms/"+id+"/"+call[1], "", pairs...).is(t, status, code)
+		}
+	}
+	each(401, "ticket_missing", "premiere")
+	each(404, "room_not_found", "nothing", bearer(one)...)
+	each(400, "ticket_conflict", "premiere", append(bearer(one), "Usher-Ticket", two)...)
+	calls = append(calls[1:], [2]string{"POST", "enter"})
+	each(403, "cross_site", "premiere", append(bearer(one), "Origin", "https://evil.test")...)
+	calls[len(calls)-1] = [2]string{"GET", "status"}
+	s.store.spoil(func(*room.Command) error { return room.ErrUnavailable }, nil)
+	each(503, "engine_unavailable", "premiere", bearer(one)...)
+	s.store.spoil(func(*room.Command) error { return context.DeadlineExceeded }, nil)
+	each(503, "engine_unavailable", "premiere", bearer(one)...)
+}

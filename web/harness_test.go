@@ -247,7 +247,9 @@ func send(t testing.TB, req *http.Request) reply {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return reply{resp.StatusCode, resp.Header, b}
+	r := reply{resp.StatusCode, resp.Header, b}
+	checkContract(t, req, r)
+	return r
 }
 
 func (s *site) do(method, path, body string, pairs ...string) reply {
@@ -335,6 +337,7 @@ func (e *eventStream) next() (f frame, ok bool) {
 			if err := json.Unmarshal([]byte(line[6:]), &f.doc); err != nil {
 				e.t.Fatalf("event %q: %v", line, err)
 			}
+			checkEvent(e.t, f.doc)
 		default:
 			e.t.Fatalf("unexpected line %q", line)
 		}

@@ -229,6 +229,8 @@ func TestWaitingPage(t *testing.T) {
 	if n := s.summary("premiere").LastSeq; n != 2 {
 		t.Errorf("%d tickets", n)
 	}
+	// Who asks for JSON is told, as by status.
+	s.do("GET", "/wait/premiere", "", "Accept", "application/json", "Cookie", "usher-premiere="+c.Value).is(t, 200, "")
 	r = s.do("GET", "/wait/nothing", "", navigation()...)
 	if r.status != 404 || !strings.HasPrefix(r.header.Get("Content-Type"), "text/html") {
 		t.Errorf("%d %v", r.status, r.header)
