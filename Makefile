@@ -37,7 +37,7 @@ check: ## formatting, vet, staticcheck, generated files, arrows, other modules, 
 
 .PHONY: test
 test: install-tools ## install what the tests need, then every test against real servers
-	@USHER_TEST_ALL=1 $(TESTCOUNT) -timeout 15m ./...
+	@USHER_TEST_ALL=1 $(TESTCOUNT) . $(MODULES) -- -timeout 15m ./...
 
 .PHONY: soak
 soak: install-tools ## the long versions of the kill and chaos tests
@@ -45,7 +45,7 @@ soak: install-tools ## the long versions of the kill and chaos tests
 
 .PHONY: bench
 bench: install-tools ## ratios against peers, into bench/RESULTS.md
-	@$(MAKE) --no-print-directory -C bench bench
+	@./tools/bench
 
 .PHONY: install-tools
 install-tools: ## Debian and npm packages that the tests use

@@ -32,6 +32,12 @@ func (c *Config) Warnings() Problems {
 	return k.probs.sorted()
 }
 
+// ProblemAt makes a problem with the value at path (rooms[0].page.dir) that
+// somebody else has found; it points at the value's place in the file.
+func (c *Config) ProblemAt(path, what, mend string) Problem {
+	return c.src.problem(path, what, mend)
+}
+
 type checker struct {
 	c     *Config
 	src   source

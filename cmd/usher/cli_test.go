@@ -94,6 +94,14 @@ func TestValidate(t *testing.T) {
 	if code != 1 || out != "" || !strings.Contains(errs, bad+":2:22: rooms[0].capacity.actve: unknown key; did you mean \"active\"?") || !strings.Contains(errs, "3 errors") {
 		t.Errorf("%d %s%s", code, out, errs)
 	}
+	pages := t.TempDir()
+	if err := os.WriteFile(filepath.Join(pages, "page.html"), []byte("{{.Nonsense"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	paged := write(t, "paged.yaml", fmt.Sprintf("rooms:\n- {id: a, capacity: {active: 5}, page: {dir: %s}}\n", pages))
+	if code, _, errs := usher("validate", paged); code != 1 || !strings.Contains(errs, paged+":2:46: rooms[0].page.dir: ") || !strings.Contains(errs, "usher page preview "+pages) {
+		t.Errorf("a broken page: %d %s", code, errs)
+	}
 	code, out, _ = usher("validate", "--schema")
 	var schema map[string]any
 	if err := json.Unmarshal([]byte(out), &schema); code != 0 || err != nil || schema["title"] != "usher configuration" {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ushergo/usher/cmd/usher/internal/server"
 	"github.com/ushergo/usher/config"
+	"github.com/ushergo/usher/web/page"
 )
 
 // serveFlags are what can be said without a file.
@@ -95,6 +96,25 @@ func (f *serveFlags) config(cmd *cobra.Command) (*config.Config, error) {
 	return cfg, cfg.Validate()
 }
 
+// checkPages reads every room's page folder as the server will, so that a
+// mistake in it is told with the others, before anything starts or changes.
+func checkPages(cfg *config.Config) error {
+	var problems config.Problems
+	for i, r := range cfg.Rooms {
+		if r.Page.Dir == "" {
+			continue
+		}
+		if _, err := page.New(r.Page.Dir); err != nil {
+			path := fmt.Sprintf("rooms[%d].page.dir", i)
+			problems = append(problems, cfg.ProblemAt(path, err.Error(), "usher page preview "+r.Page.Dir+" shows the page as you mend it"))
+		}
+	}
+	if problems == nil {
+		return nil
+	}
+	return problems
+}
+
 // load reads the file, and lets the flags that may stand beside it win.
 func (f *serveFlags) load() (*config.Config, error) {
 	cfg, err := config.Load(f.file)
@@ -109,7 +129,10 @@ func (f *serveFlags) load() (*config.Config, error) {
 			*o.to = o.flag
 		}
 	}
-	return cfg, cfg.Validate()
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	return cfg, checkPages(cfg)
 }
 
 func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, f serveFlags) error {

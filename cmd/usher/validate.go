@@ -30,6 +30,9 @@ It exits with 0 when usher could start with the file, and with 1 otherwise.`,
 				return err
 			}
 			c, err := config.Load(args[0])
+			if err == nil {
+				err = checkPages(c)
+			}
 			if err != nil && config.ProblemsOf(err) == nil {
 				return err
 			}

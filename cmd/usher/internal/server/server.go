@@ -115,8 +115,8 @@ func (s *Server) up(ctx context.Context, opts options) error {
 		return err
 	}
 	s.token = token
-	if made {
-		s.log.Info("made an admin token", "file", tokenPath)
+	if tokenPath != "" {
+		s.log.Info("the admin token is kept in a file, mode 0600", "file", tokenPath, "made", made)
 	}
 
 	registry := newRegistry()
@@ -254,9 +254,6 @@ func (s *Server) announce() {
 		attrs = append(attrs, "data", s.cfg.Engine.Dir)
 	}
 	s.log.Info("usher is up", append(attrs, "rooms", len(s.rooms.List()), "took", time.Since(s.start).Round(time.Millisecond).String())...)
-	if s.cfg.Admin.Token.Empty() {
-		s.log.Info("the admin token is kept in a file", "file", filepath.Join(s.cfg.Engine.Dir, AdminTokenFile))
-	}
 	if !loopback(s.Addr()) && s.cfg.Public.URL == "" && s.public.cert == nil {
 		s.log.Info("visitors come in by plain http; put a TLS proxy in front and name its address in public.url, or give public.tls")
 	}
