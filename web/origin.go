@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ushergo/usher/room"
 	"github.com/ushergo/usher/token"
 	"github.com/ushergo/usher/web/page"
 )
@@ -30,10 +29,18 @@ func (e *entry) ticketCookie(secret string, https bool) string {
 	return cookieLine(e.cookie(https), secret, cookieAge, https)
 }
 
-// passLine is the Set-Cookie line that gives a browser its admission.
-func (e *entry) passLine(text string, lives time.Duration, https bool) string {
-	lives = max(lives+token.Leeway, time.Second)
-	return cookieLine(e.passCookie(https), text, strconv.Itoa(int(lives/time.Second)), https)
+// passFor is the Set-Cookie line that gives a browser its admission, where that may be needed and it has another.
+func (e *entry) passFor(r *http.Request, in letIn, https bool) []string {
+	if in.token == "" || e.cfg.OnEngineFailure != "admitted" {
+		return nil
+	}
+	name, known := e.passCookie(https), false
+	cookies(r.Header["Cookie"], name, func(v string) { known = known || v == in.token })
+	if known {
+		return nil
+	}
+	lives := max(time.Until(in.expires)+token.Leeway, time.Second)
+	return []string{cookieLine(name, in.token, strconv.Itoa(int(lives/time.Second)), https)}
 }
 
 // goneCookies are the Set-Cookie lines that take ticket and admission away.
@@ -43,36 +50,6 @@ func (e *entry) goneCookies(https bool) []string {
 		lines = append(lines, cookieLine(e.passCookie(https), "", "0", https))
 	}
 	return lines
-}
-
-// until returns the token of a session that a token signed now may outlive until end. It is signed once for
-// each renewal.
-func (a *admissions) until(e *entry, id room.ID, end time.Time) (text string, expires time.Time, err error) {
-	sh := &a.shards[id[0]&63]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	expires = end.Truncate(time.Second)
-	if k, ok := sh.known[id]; ok && k.expires == expires.Unix() {
-		return k.token, expires, nil
-	}
-	now := time.Now()
-	if latest := now.Add(token.MaxAge); expires.After(latest) {
-		expires = latest.Truncate(time.Second)
-	} else if expires.Before(now) {
-		expires = now
-	}
-	text, err = a.keys.Sign(token.Admission{Issuer: a.issuer, Room: e.room.ID(), TicketID: id.String(), IssuedAt: now, Expires: expires})
-	if err != nil {
-		return "", expires, err
-	}
-	if len(sh.known) >= maxSigned {
-		for other := range sh.known {
-			delete(sh.known, other)
-			break
-		}
-	}
-	sh.known[id] = signed{end.Truncate(time.Second).Unix(), text}
-	return text, expires, nil
 }
 
 // endsSession takes the origin's word about the session out of its answer.

@@ -38,7 +38,7 @@ func (t *table) decide(host string, u *url.URL) (*entry, *problem) {
 		case found == nil:
 			found = e
 		default:
-			return nil, ambiguous("it can be read as a page of room " + found.room.ID() + " and as one of room " + e.room.ID())
+			return nil, ambiguous("it can be read as a page of room " + found.cfg.ID + " and as one of room " + e.cfg.ID)
 		}
 	}
 	return found, nil

@@ -83,14 +83,7 @@ type forward struct {
 // admitted takes over what lets the request in.
 func (f *forward) admitted(in letIn) {
 	f.letIn = in
-	if in.token == "" || f.entry.cfg.OnEngineFailure != "admitted" {
-		return
-	}
-	known := false // what lets in while the engine is away
-	cookies(f.r.Header["Cookie"], f.entry.passCookie(f.client.https), func(v string) { known = known || v == in.token })
-	if !known {
-		f.cookies = append(f.cookies, f.entry.passLine(in.token, time.Until(in.expires), f.client.https))
-	}
+	f.cookies = f.entry.passFor(f.r, in, f.client.https)
 }
 
 func (p *proxy) serve(f *forward) {

@@ -77,18 +77,5 @@ func cookies(lines []string, name string, f func(value string)) {
 
 // setCookie gives a browser its ticket.
 func (e *entry) setCookie(h http.Header, secret string, https bool) {
-	attributes := "; Path=/; Max-Age=" + cookieAge + "; HttpOnly; SameSite=Lax"
-	if https {
-		attributes += "; Secure"
-	}
-	h.Add("Set-Cookie", e.cookie(https)+"="+secret+attributes)
-}
-
-// dropCookie takes a ticket away from a browser.
-func (e *entry) dropCookie(h http.Header, https bool) {
-	attributes := "=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax"
-	if https {
-		attributes += "; Secure"
-	}
-	h.Add("Set-Cookie", e.cookie(https)+attributes)
+	h.Add("Set-Cookie", e.ticketCookie(secret, https))
 }

@@ -46,8 +46,7 @@ func newAdmissions(keys *token.Keys, issuer string) *admissions {
 	return a
 }
 
-// of returns the admission of an admitted ticket. fresh makes a new one whatever is known. The lock is held
-// while signing, so that parallel claims get one and the same.
+// of returns the admission of an admitted ticket. fresh makes a new one whatever is known.
 func (a *admissions) of(e *entry, v *room.Visit, fresh bool) (*admission, error) {
 	at := time.UnixMicro(v.At)
 	expires := at.Add(min(v.TokenEnd, token.MaxAge)).Truncate(time.Second)
@@ -58,26 +57,48 @@ func (a *admissions) of(e *entry, v *room.Visit, fresh bool) (*admission, error)
 		ExpiresAt:    expires.UTC().Format(time.RFC3339),
 		RenewAfterMS: renewAfter(time.Duration(e.cfg.Session.Idle), v.TokenEnd).Milliseconds(),
 	}
-	sh := &a.shards[v.ID[0]&63]
-	sh.mu.Lock()
-	defer sh.mu.Unlock()
-	if k, ok := sh.known[v.ID]; ok && !fresh && k.expires == expires.Unix() {
-		doc.Token = k.token
-		return doc, nil
-	}
-	text, err := a.keys.Sign(token.Admission{Issuer: a.issuer, Room: e.room.ID(), TicketID: v.ID.String(), IssuedAt: at, Expires: expires})
-	if err != nil {
+	var err error
+	if doc.Token, err = a.token(e, v.ID, at, expires, fresh); err != nil {
 		return nil, err
 	}
+	return doc, nil
+}
+
+// until returns the token of a session in which a token signed now lives until end.
+func (a *admissions) until(e *entry, id room.ID, end time.Time) (text string, expires time.Time, err error) {
+	now := time.Now()
+	expires = end.Truncate(time.Second)
+	if latest := now.Add(token.MaxAge); expires.After(latest) {
+		expires = latest.Truncate(time.Second)
+	}
+	if expires.Before(now) {
+		expires = now
+	}
+	text, err = a.token(e, id, now, expires, false)
+	return text, expires, err
+}
+
+// token returns the token that is known for a ticket and an end, or signs one. The lock is held while signing,
+// so that parallel requests get one and the same.
+func (a *admissions) token(e *entry, id room.ID, at, expires time.Time, fresh bool) (string, error) {
+	sh := &a.shards[id[0]&63]
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	if k, ok := sh.known[id]; ok && !fresh && k.expires == expires.Unix() {
+		return k.token, nil
+	}
+	text, err := a.keys.Sign(token.Admission{Issuer: a.issuer, Room: e.room.ID(), TicketID: id.String(), IssuedAt: at, Expires: expires})
+	if err != nil {
+		return "", err
+	}
 	if len(sh.known) >= maxSigned {
-		for id := range sh.known {
-			delete(sh.known, id)
+		for other := range sh.known {
+			delete(sh.known, other)
 			break
 		}
 	}
-	sh.known[v.ID] = signed{expires.Unix(), text}
-	doc.Token = text
-	return doc, nil
+	sh.known[id] = signed{expires.Unix(), text}
+	return text, nil
 }
 
 // renewAfter is a fifth of the idle time, and well before the end.
