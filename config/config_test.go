@@ -179,9 +179,9 @@ func TestProblemsSayWhereWhatAndHow(t *testing.T) {
 		{"kubernetes", room("  instances: {source: kubernetes, selector: app=x}\n"),
 			`usher.yaml:4:23: rooms[0].instances.source: kubernetes is not in this build yet`},
 		{"gates", "gates: [{key: x}]\n",
-			`usher.yaml:1:8: gates: gates: not in this build yet; remove it`},
+			`usher.yaml:1:8: gates: is not in this build yet; remove it`},
 		{"keeper", "keeper: {lease: 20s}\n",
-			`usher.yaml:1:9: keeper: the keeper of connections: not in this build yet`},
+			`usher.yaml:1:9: keeper: is not in this build yet`},
 		{"tab", "rooms:\n\t- id: a\n",
 			`YAML is indented by spaces, never by tabs`},
 		{"bracket", "rooms: [\nnode: {}\n", `every [ { and quote is closed`},
@@ -220,6 +220,21 @@ gates: [{}]
 			t.Errorf("not in the order of the file: %s", l)
 		}
 		last = line
+	}
+}
+
+// One mistake is one error: what could not be read is not found missing too.
+func TestNoProblemTwice(t *testing.T) {
+	for _, text := range []string{
+		"rooms:\n- {id: a, capcity: {active: 5}}\n",
+		"rooms:\n- {id: a, capacity: {actve: 5}}\n",
+		"rooms:\n- {id: a, capacity: {active: five}}\n",
+		"rooms:\n- {id: [a], capacity: {active: 5}}\n",
+		"rooms:\n- {id: a, capacity: {active: 5}, origin: 'http://h', match: /}\n",
+	} {
+		if _, got := load(t, text); got == "" || strings.Contains(got, "\n") {
+			t.Errorf("%s\ngot\n%s", text, got)
+		}
 	}
 }
 

@@ -16,16 +16,11 @@ import (
 func (k *checker) notYet() {
 	const wait = "remove it until a release that says it has it"
 	for _, s := range []struct {
-		path, what string
-		section    Later
-	}{
-		{"gates", "gates", k.c.Gates},
-		{"routes", "routes", k.c.Routes},
-		{"keeper", "the keeper of connections", k.c.Keeper},
-		{"relay", "the relay", k.c.Relay},
-	} {
+		path    string
+		section Later
+	}{{"gates", k.c.Gates}, {"routes", k.c.Routes}, {"keeper", k.c.Keeper}, {"relay", k.c.Relay}} {
 		if s.section.Set() {
-			k.add(s.path, s.what+": not in this build yet", wait)
+			k.add(s.path, "is not in this build yet", wait)
 		}
 	}
 	if k.c.Engine.Kind == "redis" {

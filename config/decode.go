@@ -23,10 +23,14 @@ const (
 type decoder struct {
 	src   source
 	probs Problems
-	nodes int
+	// unread are the paths whose value could not be read: what a check says about
+	// them, or about what lies above, only repeats the problem.
+	unread []string
+	nodes  int
 }
 
 func (d *decoder) fail(n *yaml.Node, path, what, mend string) {
+	d.unread = append(d.unread, path)
 	d.probs = append(d.probs, Problem{File: d.src.file, Line: n.Line, Col: n.Column, Path: path, What: what, Mend: mend})
 }
 
@@ -93,6 +97,9 @@ func (d *decoder) mapping(path string, n *yaml.Node, v reflect.Value, depth int)
 		field, ok := fieldByKey(v.Type(), k.Value)
 		if !ok {
 			d.fail(k, at, "unknown key", unknownMend(path, v.Type(), k.Value))
+			if near := nearest(k.Value, keysOf(v.Type())); near != "" {
+				d.unread = append(d.unread, joinPath(path, near))
+			}
 			continue
 		}
 		d.value(at, val, v.FieldByIndex(field.Index), depth+1)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -59,17 +60,39 @@ func LoadEnv(path string, getenv func(string) string) (*Config, error) {
 		c.src.open = info.Mode().Perm()&0o044 != 0
 	}
 	c.ApplyEnv(getenv)
-	return c, append(probs, c.check()...).orNil()
+	return c, probs.and(c.check()).orNil()
 }
 
 // Parse reads and validates data. Positions carry no file name. On error the
 // returned Config holds what could be read.
 func Parse(data []byte) (*Config, error) {
 	c, probs := parse("", data)
-	return c, append(probs, c.check()...).orNil()
+	return c, probs.and(c.check()).orNil()
 }
 
-func parse(file string, data []byte) (*Config, Problems) {
+// found is what reading a file found wrong, and which values that leaves out.
+type found struct {
+	Problems
+	unread []string
+}
+
+// and adds what checking found, without what only repeats.
+func (f found) and(checked Problems) Problems {
+	out := f.Problems
+	for _, p := range checked {
+		if !slices.ContainsFunc(f.unread, func(path string) bool { return path == p.Path || within(path, p.Path) || within(p.Path, path) }) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// within reports whether path lies below outer; nothing lies below the root.
+func within(path, outer string) bool {
+	return outer != "" && (strings.HasPrefix(path, outer+".") || strings.HasPrefix(path, outer+"["))
+}
+
+func parse(file string, data []byte) (*Config, found) {
 	c := Default()
 	c.src.file = file
 	d := &decoder{src: c.src}
@@ -78,9 +101,9 @@ func parse(file string, data []byte) (*Config, Problems) {
 	var doc yaml.Node
 	if err := dec.Decode(&doc); err != nil {
 		if errors.Is(err, io.EOF) {
-			return c, nil // an empty file is a file of defaults
+			return c, found{} // an empty file is a file of defaults
 		}
-		return c, Problems{syntaxProblem(file, err)}
+		return c, found{Problems: Problems{syntaxProblem(file, err)}}
 	}
 	if doc.Kind == yaml.DocumentNode && len(doc.Content) == 1 {
 		d.value("", doc.Content[0], reflect.ValueOf(c).Elem(), 0)
@@ -92,7 +115,7 @@ func parse(file string, data []byte) (*Config, Problems) {
 	} else if !errors.Is(err, io.EOF) {
 		d.probs = append(d.probs, syntaxProblem(file, err))
 	}
-	return c, d.probs
+	return c, found{d.probs, d.unread}
 }
 
 // normalise brings what may be written in several ways into one.
