@@ -33,8 +33,10 @@ end. Ctrl-C ends it.`,
 			if err := opt.Check(); err != nil {
 				return &usageError{err}
 			}
-			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+			// However it is ended, it cleans up: Ctrl-C, a closed window, "| head".
+			ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 			defer stop()
+			signal.Ignore(syscall.SIGPIPE)
 			go func() {
 				<-ctx.Done()
 				stop() // a second Ctrl-C ends at once

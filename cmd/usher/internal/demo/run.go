@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ushergo/usher/cmd/usher/internal/adminapi"
@@ -260,7 +261,9 @@ func (d *demo) loop(ctx context.Context, screen *Screen) error {
 				return fmt.Errorf("writing to the terminal: %w", err)
 			}
 		} else if n%8 == 7 {
-			if _, err := fmt.Fprintln(d.t.Out, PlainLine(d.state)); err != nil {
+			if _, err := fmt.Fprintln(d.t.Out, PlainLine(d.state)); errors.Is(err, syscall.EPIPE) {
+				return nil // the reader has seen enough
+			} else if err != nil {
 				return fmt.Errorf("writing the figures: %w", err)
 			}
 		}

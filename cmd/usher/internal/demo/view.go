@@ -111,15 +111,18 @@ func (p painter) figures(s State) []row {
 		need += widths[i]
 	}
 	if need-gap > p.width || p.look.ASCII {
+		var rows []row
 		var r row
-		for i, f := range all {
-			sep := "  "
-			if i > 0 {
-				sep = "   "
+		used := 0
+		for _, f := range all {
+			n := len(f.label) + len(f.value) + 3
+			if used > 0 && used+n > p.width {
+				rows, r, used = append(rows, r), nil, 0
 			}
-			r = append(r, span{sep + strings.ToLower(f.label) + " ", dim}, span{f.value, f.dress})
+			used += n
+			r = append(r, span{"  " + strings.ToLower(f.label) + " ", dim}, span{f.value, f.dress})
 		}
-		return []row{r, {}}
+		return append(rows, r, row{})
 	}
 	rows := make([]row, 4)
 	for i := range rows {
