@@ -290,6 +290,12 @@ func TestSlowReaderIsCutOff(t *testing.T) {
 type stuckWriter struct {
 	header   http.Header
 	deadline bool
+	reading  time.Time
+}
+
+func (w *stuckWriter) SetReadDeadline(t time.Time) error {
+	w.reading = t
+	return nil
 }
 
 func (w *stuckWriter) Header() http.Header { return w.header }
@@ -300,4 +306,20 @@ func (w *stuckWriter) Write([]byte) (int, error) {
 func (w *stuckWriter) SetWriteDeadline(t time.Time) error {
 	w.deadline = !t.IsZero()
 	return nil
+}
+
+// What a client can be slow at has a limit, except where it may take its time.
+func TestDeadlines(t *testing.T) {
+	s := build(t, quick, config("premiere", 1))
+	_, secret := s.enter("premiere")
+	w := &stuckWriter{header: http.Header{}}
+	s.server.Public().ServeHTTP(w, request(t, "", "POST", "/v1/rooms/premiere/presence", "x", bearer(secret)...))
+	if !w.deadline || w.reading.IsZero() {
+		t.Error("a request with a body has no limit")
+	}
+	w = &stuckWriter{header: http.Header{}, reading: time.Now()}
+	s.server.Public().ServeHTTP(w, request(t, "", "GET", eventsPath, "", bearer(secret)...))
+	if !w.reading.IsZero() {
+		t.Error("the stream's connection would be cut by the limit on requests")
+	}
 }

@@ -127,12 +127,30 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, c *client, api
 		}
 	}
 	sw, r, span := s.begin(rt, w, r)
+	if !rt.stream {
+		bound(w, r, sw.start)
+	}
 	if p != nil {
 		p.write(sw)
 	} else {
 		rt.handle(&call{s: s, w: sw, r: r, client: c, id: id, named: named, route: rt})
 	}
 	s.end(rt, sw, span)
+}
+
+const (
+	bodyWithin   = 20 * time.Second
+	answerWithin = 60 * time.Second
+)
+
+// bound limits how long a client may take to send its body and to read its answer. The server has no limit of
+// its own, for what is proxied takes what it takes. net/http lifts both before the next request.
+func bound(w http.ResponseWriter, r *http.Request, now time.Time) {
+	rc := http.NewResponseController(w)
+	if r.ContentLength != 0 { // also for a body that nobody reads: net/http then does
+		_ = rc.SetReadDeadline(now.Add(bodyWithin))
+	}
+	_ = rc.SetWriteDeadline(now.Add(answerWithin)) // a recorder of tests has none
 }
 
 func (s *Server) whereAPI(named bool) string {

@@ -350,3 +350,32 @@ func TestSharedDocuments(t *testing.T) {
 		t.Errorf("%s", r.body)
 	}
 }
+
+// In front of an origin every path but ours is the origin's; where there is none, plain paths are answered too.
+func TestWhereTheAPILives(t *testing.T) {
+	proxied, checked := config("proxied", 1), config("checked", 1)
+	proxied.Match, proxied.Origin = []room.Match{{Host: "shop.test", Path: "/sale"}}, "http://127.0.0.1:1"
+	checked.Match = []room.Match{{Host: "tickets.test", Path: "/"}}
+	s := build(t, nil, proxied, checked)
+	for _, tc := range []struct {
+		host, path string
+		ours       bool
+	}{
+		{"usher.test", "/v1/rooms/proxied/now", true},
+		{"usher.test", "/.usher/v1/rooms/proxied/now", false},
+		{"shop.test", "/.usher/v1/rooms/proxied/now", true},
+		{"SHOP.test:8080", "/.usher/v1/rooms/checked/now", true},
+		{"shop.test", "/v1/rooms/proxied/now", false},
+		{"shop.test", "/health/live", false},
+		{"shop.test", "/.usherx/v1/rooms/proxied/now", false},
+		{"tickets.test", "/.usher/v1/rooms/checked/now", true},
+		{"tickets.test", "/v1/rooms/checked/now", true},
+		{"tickets.test", "/health/live", true},
+		{"tickets.test", "/.well-known/jwks.json", true},
+	} {
+		r := s.do("GET", tc.path, "", "Host", tc.host)
+		if ours := r.status == 200; ours != tc.ours {
+			t.Errorf("%s%s: %d %s", tc.host, tc.path, r.status, r.body)
+		}
+	}
+}
