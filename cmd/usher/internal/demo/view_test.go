@@ -15,7 +15,7 @@ import (
 func sample() State {
 	at := time.Date(2026, 3, 1, 20, 15, 0, 0, time.UTC)
 	s := State{Elapsed: 83 * time.Second, Room: "premiere", Look: "http://127.0.0.1:8080/premiere", Site: "http://127.0.0.1:41231",
-		Admin: "http://127.0.0.1:8081", TokenFile: "/tmp/usher-demo-1/admin-token",
+		Admin: "http://127.0.0.1:8081", TokenFile: "usher-demo-1/admin-token",
 		Counts: Counts{State: "open", Waiting: 283, Active: 20, Limit: 20, Entered: 402, Admitted: 119, Claimed: 115, Left: 96, Abandoned: 4, NoShow: 2},
 		Rate:   236, ETA: 72 * time.Second, Booked: 91, SeatsLeft: 269}
 	for i := range 100 {
