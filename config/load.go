@@ -48,6 +48,10 @@ func LoadEnv(path string, getenv func(string) string) (*Config, error) {
 		return nil, fmt.Errorf("config: %w", err)
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && info.IsDir() {
+		return nil, fmt.Errorf("config: %s is a folder; name the file in it", path)
+	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, fmt.Errorf("config: reading %s: %w", path, err)
@@ -56,9 +60,7 @@ func LoadEnv(path string, getenv func(string) string) (*Config, error) {
 		return nil, fmt.Errorf("config: %s is larger than %s and cannot be a configuration", path, Size(maxFile))
 	}
 	c, probs := parse(path, data)
-	if info, err := f.Stat(); err == nil {
-		c.src.open = info.Mode().Perm()&0o044 != 0
-	}
+	c.src.open = info != nil && info.Mode().Perm()&0o044 != 0
 	c.ApplyEnv(getenv)
 	return c, probs.and(c.check()).orNil()
 }

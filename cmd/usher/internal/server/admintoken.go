@@ -26,8 +26,8 @@ func adminToken(cfg *config.Config) (token config.Secret, path string, made bool
 	if !errors.Is(err, os.ErrNotExist) {
 		return token, path, false, err
 	}
-	if err := os.MkdirAll(cfg.Engine.Dir, 0o700); err != nil {
-		return config.Secret{}, path, false, fmt.Errorf("data folder %s cannot be made: %w; name another with engine.dir (--data)", cfg.Engine.Dir, err)
+	if err := makeDataFolder(cfg.Engine.Dir); err != nil {
+		return config.Secret{}, path, false, err
 	}
 	random := make([]byte, 32)
 	rand.Read(random)

@@ -140,3 +140,33 @@ func TestLoggerFormats(t *testing.T) {
 func TestFileLimitIsRaised(t *testing.T) {
 	raiseFileLimit(discard()) // must not fail, whatever the limits
 }
+
+func TestOTLPIsOffUnlessAsked(t *testing.T) {
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "")
+	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "")
+	if exp, err := OTLP(context.Background(), ""); exp != nil || err != nil {
+		t.Errorf("%v %v", exp, err)
+	}
+	for _, bad := range []string{"127.0.0.1:4318", "not a url", "ftp://x/"} {
+		if _, err := OTLP(context.Background(), bad); err == nil || !strings.Contains(err.Error(), "write it as") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	exp, err := OTLP(context.Background(), "http://127.0.0.1:4318/v1/traces")
+	if exp == nil || err != nil {
+		t.Fatalf("%v %v", exp, err)
+	}
+	if err := exp.Shutdown(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDataFolderThatCannotBe(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := makeDataFolder(filepath.Join(file, "data")); err == nil || !strings.Contains(err.Error(), "--data (engine.dir)") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -107,6 +107,9 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	if s.admin, err = openListener(ctx, s.cfg.Admin.Listen, s.cfg.Admin.TLS, "admin", "--admin-listen (admin.listen)"); err != nil {
 		return err
 	}
+	if err := makeDataFolder(s.cfg.Engine.Dir); err != nil {
+		return err
+	}
 	if s.keys, err = openKeys(s.cfg); err != nil {
 		return err
 	}
@@ -160,6 +163,20 @@ func openListener(ctx context.Context, addr string, conf config.TLS, what, flag 
 		return nil, err
 	}
 	return &listener{Listener: l, cert: cert}, nil
+}
+
+// makeDataFolder makes the folder where there is none, and sees whether it can
+// be written to, so that the first to fail says so and not the last.
+func makeDataFolder(dir string) error {
+	const mend = "name another with --data (engine.dir), or run usher as a user who may"
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("the data folder %s cannot be made: %w; %s", dir, err, mend)
+	}
+	f, err := os.CreateTemp(dir, ".writable-*")
+	if err != nil {
+		return fmt.Errorf("the data folder %s cannot be written to: %w; %s", dir, err, mend)
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 func openKeys(cfg *config.Config) (*token.Keys, error) {

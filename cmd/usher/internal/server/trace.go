@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -24,6 +25,9 @@ func OTLP(ctx context.Context, endpoint string) (sdktrace.SpanExporter, error) {
 	var opts []otlptracehttp.Option
 	switch {
 	case endpoint != "":
+		if u, err := url.Parse(endpoint); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+			return nil, fmt.Errorf("--otlp %q is not an address; write it as http://127.0.0.1:4318/v1/traces", endpoint)
+		}
 		opts = append(opts, otlptracehttp.WithEndpointURL(endpoint))
 	case os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT") == "" && os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") == "":
 		return nil, nil
