@@ -3,6 +3,7 @@ package server
 import (
 	"fmt"
 	"io"
+	stdlog "log"
 	"log/slog"
 	"os"
 	"strings"
@@ -46,4 +47,20 @@ func shortTime(groups []string, a slog.Attr) slog.Attr {
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && isatty.IsTerminal(f.Fd())
+}
+
+// httpLog takes what net/http has to say: panics of handlers are errors, the
+// rest (broken handshakes, clients that went away) concerns nobody by default.
+func httpLog(log *slog.Logger) *stdlog.Logger { return stdlog.New(httpLines{log}, "", 0) }
+
+type httpLines struct{ log *slog.Logger }
+
+func (h httpLines) Write(line []byte) (int, error) {
+	text := strings.TrimSpace(string(line))
+	if head, stack, ok := strings.Cut(text, "\n"); ok && strings.Contains(head, "panic serving") {
+		h.log.Error(head, "stack", stack)
+	} else {
+		h.log.Debug(text)
+	}
+	return len(line), nil
 }

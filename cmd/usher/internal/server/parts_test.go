@@ -137,6 +137,23 @@ func TestLoggerFormats(t *testing.T) {
 	}
 }
 
+func TestPanicsOfHandlersAreErrors(t *testing.T) {
+	var out bytes.Buffer
+	log, err := NewLogger(&out, "info", "text")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := httpLog(log)
+	l.Printf("http: TLS handshake error from 192.0.2.1:5: EOF")
+	if out.Len() > 0 {
+		t.Errorf("noise: %s", out.String())
+	}
+	l.Printf("http: panic serving 192.0.2.1:5: oh no\ngoroutine 7 [running]:\nmain.handler()")
+	if got := out.String(); !strings.Contains(got, "level=error") || !strings.Contains(got, "main.handler()") {
+		t.Errorf("got %s", got)
+	}
+}
+
 func TestFileLimitIsRaised(t *testing.T) {
 	raiseFileLimit(discard()) // must not fail, whatever the limits
 }

@@ -249,7 +249,7 @@ func (s *Server) serve(l *listener, h http.Handler) {
 		MaxHeaderBytes:    64 << 10,
 		// Bodies and answers have no time of their own here: uploads and streams
 		// through the proxy take what they take. The handlers bound the rest.
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ErrorLog: httpLog(s.log),
 	}
 	s.background.Go(func() {
 		var err error
