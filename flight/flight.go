@@ -10,6 +10,7 @@ import (
 // Load brings the value of one key. It should heed its context: it ends when the load's time is over, or when nobody
 // waits any more and the policy is CancelLoad (context.Cause tells which), never because the caller who began it left.
 // It carries that caller's values. It may return NotShareable next to a value, and an *Error to name a failure's class.
+// A value next to another error is passed on with it, but never remembered.
 type Load[V any] func(ctx context.Context) (V, error)
 
 // Group runs one load per key at a time and gives its result to all who asked meanwhile. The zero value is a group
@@ -137,7 +138,7 @@ func (g *Group[K, V]) do(ctx context.Context, key K, w *With, load Load[V], r *t
 		return err
 	}
 	above, _ := ctx.Value(contextKey{}).(carrier)
-	if err := g.once(ctx, key, w, load, false, above, r); err != nil || !r.alone || r.led {
+	if err := g.once(ctx, key, w, load, w.Alone, above, r); err != nil || !r.alone || r.led {
 		return err
 	}
 	*r = told[V]{} // let go: load for herself

@@ -221,8 +221,14 @@ func TestDeliverBeforeTheEnd(t *testing.T) {
 				time.Sleep(time.Second)
 				sub, cancel := context.WithCancel(ctx)
 				defer cancel()
-				if !flight.Deliver(sub, v, err) || flight.Deliver(sub, "twice", nil) || flight.Deliver(sub, 7, nil) {
-					t.Error("Deliver")
+				if n, ok := flight.Deliver(sub, v, err); n != 2 || !ok {
+					t.Errorf("told %d, %v", n, ok)
+				}
+				if _, ok := flight.Deliver(sub, "twice", nil); ok {
+					t.Error("told twice")
+				}
+				if _, ok := flight.Deliver(sub, 7, nil); ok {
+					t.Error("told another type's value")
 				}
 				time.Sleep(10 * time.Second) // past the timeout, which is over
 				if ctx.Err() != nil {
@@ -257,7 +263,7 @@ func TestDeliverBeforeTheEnd(t *testing.T) {
 		if err := (<-e).err; !errors.Is(err, flight.ErrBusy) && !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("who was let go must wait for the budget, got %v", err)
 		}
-		if flight.Deliver(context.Background(), "x", nil) {
+		if _, ok := flight.Deliver(context.Background(), "x", nil); ok {
 			t.Error("delivered outside of a load")
 		}
 		g.Close(context.Background())

@@ -87,6 +87,8 @@ type With struct {
 	// Fresh asks for a value that no Forget has overtaken: a superseded one is loaded again, once; if that is
 	// superseded too, it is given, marked.
 	Fresh bool
+	// Alone asks for a load of the caller's own, within the budget, that neither joins nor is joined.
+	Alone bool
 }
 
 // Result is a value and how it came about.

@@ -155,20 +155,23 @@ func (g *Group[K, V]) outcome(err error, class Class) (outcome, bool) {
 // it: nil, NotShareable, or a failure. What the load returns afterwards changes nothing any more but its key and its
 // budget, which stay taken until then; its timeout no longer counts. ctx is the load's own or derived from it.
 //
-// It answers false, and nothing happens, if the result has been told already (by an earlier Deliver or by the
-// timeout), or if ctx belongs to no load with values of type V.
-func Deliver[V any](ctx context.Context, val V, err error) bool {
-	d, ok := ctx.Value(contextKey{}).(interface{ deliver(V, error) bool })
-	return ok && d.deliver(val, err)
+// It answers how many callers it told. It answers false, and nothing happens, if the result has been told already (by an
+// earlier Deliver or by the timeout), or if ctx belongs to no load with values of type V.
+func Deliver[V any](ctx context.Context, val V, err error) (callers int, ok bool) {
+	d, ok := ctx.Value(contextKey{}).(interface{ deliver(V, error) (int, bool) })
+	if !ok {
+		return 0, false
+	}
+	return d.deliver(val, err)
 }
 
-func (c *loadContext[K, V]) deliver(val V, err error) bool {
+func (c *loadContext[K, V]) deliver(val V, err error) (int, bool) {
 	g := c.g
 	g.mu.Lock()
 	f := c.flight()
 	g.mu.Unlock()
 	if f == nil {
-		return false
+		return 0, false
 	}
 	class := Unclassed
 	if err != nil {
@@ -180,8 +183,9 @@ func (c *loadContext[K, V]) deliver(val V, err error) bool {
 	g.mu.Lock()
 	if c.flight() != f || f.settled {
 		g.mu.Unlock()
-		return false
+		return 0, false
 	}
+	callers := int(f.waiters)
 	f.val, f.err, f.alone, f.early = val, out.err, alone, true
 	g.m.deliver(f, &out, g.now())
 	if f.done == nil {
@@ -191,5 +195,5 @@ func (c *loadContext[K, V]) deliver(val V, err error) bool {
 	g.mu.Unlock()
 	close(f.done)
 	g.launch(todo)
-	return true
+	return callers, true
 }

@@ -1,0 +1,323 @@
+package httpflight
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log"
+	"maps"
+	"math"
+	"net/http"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ushergo/usher/flight"
+)
+
+// Collapser is the handler that Handler makes.
+type Collapser struct {
+	next  http.Handler
+	opts  Options
+	keys  *keyer
+	group *flight.Group[Key, *stream]
+	under underWay
+	past  atomic.Uint64
+}
+
+// Handler puts a Collapser in front of next. It panics on options that Validate refuses.
+func Handler(next http.Handler, opts Options) *Collapser {
+	if err := opts.Validate(); err != nil {
+		panic(err)
+	}
+	opts = opts.withDefaults()
+	return &Collapser{next: next, opts: opts, keys: newKeyer(opts), group: flight.New(opts.group())}
+}
+
+// Stats is a snapshot.
+type Stats struct {
+	flight.Stats
+	Passed uint64 // requests that went past, because of what they were
+}
+
+// Stats takes a snapshot.
+func (c *Collapser) Stats() Stats { return Stats{c.group.Stats(), c.past.Load()} }
+
+// Close refuses further shared requests and waits for those that are at the origin; see flight.Group.Close.
+func (c *Collapser) Close(ctx context.Context) error { return c.group.Close(ctx) }
+
+// ForgetAll parts everything that is under way from all requests to come, for instance after a deployment.
+func (c *Collapser) ForgetAll() { c.group.ForgetAll() }
+
+type sharedKey struct{}
+
+// Shared reports whether the request with this context is made on behalf of all clients who sent an equal one. A
+// handler behind a Collapser must then add nothing to it that names the client.
+func Shared(ctx context.Context) bool { return ctx.Value(sharedKey{}) != nil }
+
+func (c *Collapser) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	key, ok := c.keys.key(r)
+	if !ok {
+		c.past.Add(1)
+		c.next.ServeHTTP(w, r)
+		if !safe(r.Method) {
+			c.forget(r, w.Header())
+		}
+		return
+	}
+	with := flight.With{}
+	if c.opts.Class != nil {
+		with.Class = c.opts.Class(r)
+	}
+	load := func(ctx context.Context) (*stream, error) { return c.fetch(ctx, key, r) }
+	for {
+		res, err := c.group.DoWith(r.Context(), key, with, load)
+		s := res.Value
+		if s == nil {
+			c.refuse(w, r, err)
+			return
+		}
+		rd := s.attach()
+		if rd == nil && !with.Alone {
+			with.Alone = true // it has grown too long to be shared
+			continue
+		}
+		if rd == nil {
+			panic(http.ErrAbortHandler)
+		}
+		s.serve(w, r, rd)
+		return
+	}
+}
+
+// fetch is the load: it asks the handler behind and tells the response as soon as its header is there.
+func (c *Collapser) fetch(ctx context.Context, key Key, r *http.Request) (*stream, error) {
+	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, sharedKey{}, true))
+	defer cancel(nil)
+	out := r.Clone(ctx)
+	out.Body = http.NoBody
+	c.keys.stripIgnored(out.Header)
+
+	place := place(key.Host, key.Path)
+	c.under.add(place, key)
+	defer c.under.remove(place, key)
+
+	s := newStream(c.opts.MaxBody, c.opts.SlowClient)
+	s.cancel = cancel
+	rec := &recorder{c: c, s: s, ctx: ctx, header: http.Header{}}
+	defer func() {
+		s.finish(nil, errUnfinished) // does nothing if it has been finished
+		if p := recover(); p != nil {
+			logPanic(ctx, p)
+			panic(p) // the group tells those who wait
+		}
+	}()
+	c.next.ServeHTTP(rec, out)
+	rec.end()
+	return s, rec.verdict
+}
+
+var errUnfinished = errors.New("httpflight: the origin's response broke off")
+
+// logPanic does what the server would have done if the handler had panicked in its client's goroutine.
+func logPanic(ctx context.Context, p any) {
+	if p == http.ErrAbortHandler {
+		return
+	}
+	printf := log.Printf
+	if srv, ok := ctx.Value(http.ServerContextKey).(*http.Server); ok && srv.ErrorLog != nil {
+		printf = srv.ErrorLog.Printf
+	}
+	printf("httpflight: panic in the shared request: %v\n%s", p, debug.Stack())
+}
+
+// recorder is the ResponseWriter of the request to the origin.
+type recorder struct {
+	c       *Collapser
+	s       *stream
+	ctx     context.Context
+	header  http.Header
+	told    bool
+	verdict error
+}
+
+func (w *recorder) Header() http.Header { return w.header }
+
+// WriteHeader tells the response's header to all who wait. Informational ones are not passed on.
+func (w *recorder) WriteHeader(code int) {
+	if w.told || code < 200 {
+		return
+	}
+	w.told = true
+	w.s.code, w.s.header = code, w.header.Clone()
+	w.verdict = w.c.keys.verdict(code, w.header, time.Now())
+	var alone *flight.NotShareableError
+	if errors.As(w.verdict, &alone) {
+		w.s.forOne()
+	}
+	callers, _ := flight.Deliver(w.ctx, w.s, w.verdict)
+	w.s.await(callers)
+	w.s.watch(w.c.opts.Timeout)
+}
+
+func (w *recorder) Write(p []byte) (int, error) {
+	w.WriteHeader(http.StatusOK)
+	if err := w.s.write(w.ctx, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Flush does nothing: what is written goes to the clients at once.
+func (w *recorder) Flush() { w.WriteHeader(http.StatusOK) }
+
+func (w *recorder) end() {
+	w.WriteHeader(http.StatusOK)
+	trailer := http.Header{}
+	for _, line := range w.s.header["Trailer"] {
+		for name := range strings.SplitSeq(line, ",") {
+			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
+			if vs, ok := w.header[name]; ok {
+				trailer[name] = vs
+			}
+		}
+	}
+	for name, vs := range w.header {
+		if strings.HasPrefix(name, http.TrailerPrefix) {
+			trailer[name] = vs
+		}
+	}
+	w.s.finish(trailer, nil)
+}
+
+// serve streams s to one client.
+func (s *stream) serve(w http.ResponseWriter, r *http.Request, rd *reader) {
+	defer rd.close()
+	h := w.Header()
+	for name, vs := range s.header {
+		h[name] = append([]string(nil), vs...)
+	}
+	w.WriteHeader(s.code)
+	dirty := true
+	flush := func() {
+		if dirty {
+			http.NewResponseController(w).Flush() //nolint:errcheck // a writer that cannot flush sends when it will
+			dirty = false
+		}
+	}
+	for {
+		b, err := rd.next(r.Context(), flush)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler) // the client must not take what she has for all there is
+		}
+		if _, err := w.Write(b); err != nil {
+			return
+		}
+		dirty = true
+		rd.advance(len(b))
+	}
+	if len(s.trailer) > 0 {
+		flush()
+		maps.Copy(h, s.trailer)
+	}
+}
+
+// refuse answers a client whose request got no response from the origin.
+func (c *Collapser) refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if r.Context().Err() != nil {
+		return // she has gone
+	}
+	var p *flight.PanicError
+	if errors.As(err, &p) && p.Value == http.ErrAbortHandler {
+		panic(http.ErrAbortHandler)
+	}
+	status, code, retry := problem(err)
+	if retry > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(retry.Seconds()))))
+	}
+	if c.opts.OnError != nil {
+		c.opts.OnError(w, r, status, code, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(map[string]any{ //nolint:errcheck // the client may have gone
+		"title": http.StatusText(status), "status": status, "code": code,
+	})
+}
+
+func safe(method string) bool {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions, http.MethodTrace:
+		return true
+	}
+	return false
+}
+
+// underWay knows which keys of a place are being loaded, so that a change there can part them from what comes.
+type underWay struct {
+	mu   sync.Mutex
+	keys map[string]map[Key]int
+}
+
+func place(host, path string) string { return strings.ToLower(host) + path }
+
+func (u *underWay) add(place string, k Key) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.keys == nil {
+		u.keys = map[string]map[Key]int{}
+	}
+	if u.keys[place] == nil {
+		u.keys[place] = map[Key]int{}
+	}
+	u.keys[place][k]++
+}
+
+func (u *underWay) remove(place string, k Key) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	ks := u.keys[place]
+	if ks[k]--; ks[k] == 0 {
+		delete(ks, k)
+	}
+	if len(ks) == 0 {
+		delete(u.keys, place)
+	}
+}
+
+func (u *underWay) at(place string) []Key {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var ks []Key
+	for k := range u.keys[place] {
+		ks = append(ks, k)
+	}
+	return ks
+}
+
+// forget is what an answered request means that may have changed something: at its own place, and at those of the same
+// host that its response names.
+func (c *Collapser) forget(r *http.Request, h http.Header) {
+	places := []string{place(r.Host, r.URL.EscapedPath())}
+	for _, name := range []string{"Location", "Content-Location"} {
+		if v := h.Get(name); v != "" {
+			if u, err := r.URL.Parse(v); err == nil && (u.Host == "" || strings.EqualFold(u.Host, r.Host)) {
+				places = append(places, place(r.Host, u.EscapedPath()))
+			}
+		}
+	}
+	for _, p := range places {
+		for _, k := range c.under.at(p) {
+			c.group.Forget(k)
+		}
+	}
+}
