@@ -169,7 +169,7 @@ func (l *lineRoom) show(w http.ResponseWriter, t *ticket, now time.Time) {
 		w.WriteHeader(202 - 2*min(1, t.asked-1)) // status answers 200, the first enter 202
 	}
 	_ = json.NewEncoder(w).Encode(map[string]any{"ticket_id": fmt.Sprint("t", seq), "state": state, "seq": seq, "place": place,
-		"poll_after_ms": 200, "presence_after_ms": l.grace.Milliseconds() / 3})
+		"poll_after_ms": 2000, "presence_after_ms": l.grace.Milliseconds() / 3})
 }
 
 func (l *lineRoom) problem(w http.ResponseWriter, code int, name string, t *ticket) {

@@ -299,9 +299,8 @@ func (v *visitor) look(a answer, s *sight, was bool) standing {
 	s.poll = time.Duration(float64(max(now.PollAfterMs, 100))/max(1, v.c.opt.Speed)) * time.Millisecond
 	v.mu.Lock()
 	oldID, oldSeq := v.id, v.seq
-	if v.id == "" {
-		v.id, v.seq = now.TicketID, now.Seq
-	}
+	changed := oldID != "" && (oldID != now.TicketID || oldSeq != now.Seq)
+	v.id, v.seq = now.TicketID, now.Seq // a change counts once: from here on this is her ticket
 	v.heard = time.Now()
 	if v.grace == 0 {
 		v.grace = 3 * time.Duration(now.PresenceAfter) * time.Millisecond
@@ -310,7 +309,8 @@ func (v *visitor) look(a answer, s *sight, was bool) standing {
 		v.admitted = true
 	}
 	v.mu.Unlock()
-	if oldID != "" && (oldID != now.TicketID || oldSeq != now.Seq) {
+	if changed {
+		s.place, was = 0, false
 		v.violation(func(n *Violations) { n.SeqChanged++ }, "ticket %s seq %d became %s seq %d", oldID, oldSeq, now.TicketID, now.Seq)
 	}
 	switch now.State {
