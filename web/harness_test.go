@@ -64,6 +64,7 @@ type flaky struct {
 	before func(*room.Command) error // answers instead of the engine
 	after  func(*room.Command) error // answers in the engine's place, once it has done the command
 	sick   error
+	stuck  bool // no command is answered within its time
 }
 
 func (f *flaky) spoil(before, after func(*room.Command) error) {
@@ -74,8 +75,12 @@ func (f *flaky) spoil(before, after func(*room.Command) error) {
 
 func (f *flaky) Do(ctx context.Context, id string, cmd *room.Command) (room.Result, error) {
 	f.mu.Lock()
-	before, after := f.before, f.after
+	before, after, stuck := f.before, f.after, f.stuck
 	f.mu.Unlock()
+	if stuck {
+		<-ctx.Done()
+		return room.Result{}, fmt.Errorf("%w: %w", room.ErrUnknown, ctx.Err())
+	}
 	if before != nil {
 		if err := before(cmd); err != nil {
 			return room.Result{}, err

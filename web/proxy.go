@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -67,17 +68,18 @@ func (p *bufferPool) Put(b []byte) {
 // forward is one request on its way to an origin.
 type forward struct {
 	letIn
-	g       *gate
-	table   *table
-	w       http.ResponseWriter
-	r       *http.Request
-	client  *client
-	origin  *url.URL
-	entry   *entry   // nil: no room stands in front
-	cookies []string // Set-Cookie lines of ours for the answer
-	cancel  context.CancelFunc
-	body    *watchedBody
-	conn    *hijacker
+	g        *gate
+	table    *table
+	w        http.ResponseWriter
+	r        *http.Request
+	client   *client
+	origin   *url.URL
+	entry    *entry   // nil: no room stands in front
+	cookies  []string // Set-Cookie lines of ours for the answer
+	cancel   context.CancelFunc
+	upgrades bool
+	body     *watchedBody
+	conn     *hijacker
 }
 
 // admitted takes over what lets the request in.
@@ -100,7 +102,7 @@ func (p *proxy) serve(f *forward) {
 		r.Body = f.body
 	}
 	w := f.w
-	if len(r.Header["Upgrade"]) > 0 {
+	if f.upgrades = asksForWebSocket(r.Header); f.upgrades {
 		f.conn = &hijacker{ResponseWriter: w}
 		w = f.conn
 		f.endWithSession()
@@ -118,7 +120,18 @@ func (f *forward) rewrite(pr *httputil.ProxyRequest) {
 	out.URL.RawQuery = pr.In.URL.RawQuery // as it came: nothing here has been decided by it
 	keepPath(out.URL, pr.In.RequestURI)
 	out.Host = f.client.hostRaw
+	if !f.upgrades {
+		delete(out.Header, "Upgrade")
+		delete(out.Header, "Connection")
+	}
 	f.headers(pr.In, out)
+}
+
+// asksForWebSocket says whether a request may become a tunnel. Nothing but a WebSocket may: through one to an
+// origin that speaks h2c, requests would go that nobody has decided about.
+func asksForWebSocket(h http.Header) bool {
+	up := h["Upgrade"]
+	return len(up) == 1 && strings.EqualFold(up[0], "websocket")
 }
 
 // answer changes the origin's answer on its way back.
