@@ -254,3 +254,20 @@ func BenchmarkClient(b *testing.B) {
 		b.ReportMetric((cpuSeconds()-start)*1e6/float64(b.N), "cpu-µs/op")
 	})
 }
+
+// A stream that ends while its context does must not trip over the connection that is gone.
+func TestStreamThatEndsTwice(t *testing.T) {
+	tg := serveRaw(t, "HTTP/1.1 200 OK\r\n\r\ndata: {\"type\":\"rank\"}\n\n")
+	s := &sse{tg, "r"}
+	for range 300 {
+		ctx, cancel := context.WithCancel(t.Context())
+		err := s.Follow(ctx, "ticket", "", func(Update) bool {
+			go cancel()
+			return true
+		})
+		cancel()
+		if err == nil {
+			t.Fatal("no error")
+		}
+	}
+}

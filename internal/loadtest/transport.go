@@ -59,7 +59,8 @@ func (s *sse) Follow(ctx context.Context, ticket, from string, tell func(Update)
 		}
 		return &followError{resp}
 	}
-	stop := context.AfterFunc(ctx, func() { c.nc.SetReadDeadline(time.Unix(1, 0)) })
+	nc := c.nc // it may be closed, and c empty, by the time that ctx ends
+	stop := context.AfterFunc(ctx, func() { nc.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var body io.Reader = c.br
 	if f.chunked {
