@@ -560,9 +560,11 @@ func (r *Room) keep() {
 func (r *Room) flushHeard(ctx context.Context) {
 	r.heardMu.Lock()
 	heard := r.heard
-	if len(heard) > 0 {
-		r.heard = make(map[Ref]struct{}, 1<<bits.Len(uint(len(heard)/2)))
+	if len(heard) == 0 { // still the one that Heard writes to
+		r.heardMu.Unlock()
+		return
 	}
+	r.heard = make(map[Ref]struct{}, 1<<bits.Len(uint(len(heard)/2)))
 	r.heardMu.Unlock()
 	refs := make([]Ref, 0, min(len(heard), MaxMoves))
 	flush := func() {
