@@ -43,6 +43,7 @@ func (l *Line) add(pos uint64) {
 	if pos <= l.base {
 		return
 	}
+	l.skip(pos)
 	i := pos - l.base - 1
 	for uint64(len(l.words))*64 <= i {
 		l.grow()
@@ -52,6 +53,13 @@ func (l *Line) add(pos uint64) {
 		l.words[w] |= bit
 		l.update(int(i/blockBits), 1)
 		l.n++
+	}
+}
+
+// skip lets an empty line begin near pos, so that positions which nobody has cost nothing.
+func (l *Line) skip(pos uint64) {
+	if l.n == 0 && pos > l.end()+blockBits {
+		l.base, l.words, l.tree = (pos-1)/blockBits*blockBits, nil, nil
 	}
 }
 
@@ -204,7 +212,9 @@ func (l *Line) apply(e *Event) {
 			return
 		}
 		if e.Pos == 0 {
-			l.pre.kill(e.Key)
+			if l.pre != nil {
+				l.pre.kill(e.Key)
+			}
 			return
 		}
 		l.remove(e.Pos)
@@ -233,6 +243,7 @@ func (l *Line) open() {
 
 // fill adds all positions from first to last.
 func (l *Line) fill(first, last uint64) {
+	l.skip(first)
 	for l.end() < last {
 		l.words = append(l.words, make([]uint64, blockWords)...)
 	}

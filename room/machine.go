@@ -48,8 +48,9 @@ const (
 	requestMemory = 10 * time.Minute
 	// Leeway is what origins allow admission tokens beyond their end.
 	Leeway = 60 * time.Second
-	// forgetMoves bounds how many ended tickets one command forgets.
-	forgetMoves = 4 * MaxMoves
+	// maxLooks bounds what one command looks at without moving it: sessions that were renewed
+	// since, and ended tickets to forget.
+	maxLooks = 4 * MaxMoves
 )
 
 // Machine is one room: a pure function of its state, a command and the time. It has no clock,
@@ -86,6 +87,7 @@ type Machine struct {
 	ended    []due
 	rate     rate
 	floor    uint32 // everybody counts as heard from at this tick of room time
+	oldest   uint32 // no waiter was heard from before this
 	admitted uint64 // ever
 
 	events []Event
@@ -182,12 +184,14 @@ func (m *Machine) obey(cmd *Command) (View, error) {
 }
 
 func (m *Machine) enter(cmd *Command) (View, error) {
+	m.lapse(cmd.Ref.Seq)
 	if c, i := m.tickets.find(cmd.Ref); c != nil && c.state[i] < codeEnded {
 		m.hear(cmd.Ref)
 		return m.view(cmd.Ref, false), nil
 	}
 	if cmd.Request != [16]byte{} {
 		if seq, ok := m.requests[cmd.Request]; ok {
+			m.lapse(seq)
 			c, i := m.tickets.at(seq)
 			ref := Ref{Seq: seq, ID: c.id[i]}
 			if c.state[i] >= codeEnded {
@@ -197,13 +201,13 @@ func (m *Machine) enter(cmd *Command) (View, error) {
 			return m.view(ref, false), nil
 		}
 	}
-	switch EffectiveState(m.state, m.phase) {
-	case StateClosed:
+	switch {
+	case m.state == StateClosed || m.phase == PhaseClosed:
 		return View{}, ErrClosed
-	case "not_open":
+	case m.phase == PhaseBefore: // a pause lets nobody into the draw early
 		return View{}, ErrNotOpen
 	}
-	before := m.phase == PhaseBefore || m.phase == PhasePrequeue
+	before := m.phase == PhasePrequeue
 	// Who would have to wait is refused where nobody waits or too many do already.
 	if waiting := int64(m.line.Len()); waiting > 0 || !m.canAdmit() {
 		if waiting >= m.config.Queue.MaxWaiting || (m.config.Queue.Order == Reject && !before) {
@@ -237,6 +241,7 @@ func (m *Machine) tick() uint32 { return uint32(m.now / seenTick) }
 
 // lookup finds a ticket. Whoever holds a validly signed ticket that is forgotten has ended.
 func (m *Machine) lookup(ref Ref) (View, error) {
+	m.lapse(ref.Seq)
 	c, i := m.tickets.find(ref)
 	switch {
 	case c == nil && ref.Seq > m.seq, ref.Seq == 0:
@@ -247,6 +252,16 @@ func (m *Machine) lookup(ref Ref) (View, error) {
 		return m.view(ref, false), ErrEnded
 	}
 	return m.view(ref, false), nil
+}
+
+// lapse ends a session whose time is up although no tick has come for it yet: using it must
+// not revive it.
+func (m *Machine) lapse(seq uint64) {
+	if s := m.sessions[seq]; s != nil {
+		if at, why := m.deadline(s); at <= m.now {
+			m.end(seq, Expired, why)
+		}
+	}
 }
 
 func (m *Machine) use(ref Ref) (View, error) {
@@ -286,7 +301,7 @@ func (m *Machine) end(seq uint64, t EventType, why Reason) {
 	s := m.sessions[seq]
 	e := Event{Type: t, Ref: Ref{Seq: seq, ID: s.id}, Pos: s.pos, WasActive: true, Reason: why}
 	if m.config.Session.Hold {
-		if until := m.tokenEnd(s) + Leeway; until > m.now {
+		if until := max(m.tokenEnd(s), s.token) + Leeway; until > m.now {
 			e.Hold = until
 		}
 	}
@@ -368,9 +383,14 @@ func (m *Machine) orderAt(pos uint64) Order {
 	return FIFO
 }
 
+// admitting says whether state and phase allow admissions.
+func (m *Machine) admitting() bool {
+	return m.state != StatePaused && m.phase != PhaseBefore && m.phase != PhasePrequeue
+}
+
 // canAdmit says whether state, limit and rate allow one more admission now.
 func (m *Machine) canAdmit() bool {
-	if m.state == StatePaused || m.phase == PhaseBefore || m.phase == PhasePrequeue {
+	if !m.admitting() {
 		return false
 	}
 	if m.config.Queue.Order == Passthrough {
@@ -388,7 +408,9 @@ func (m *Machine) used() int64 {
 }
 
 // promote admits waiters while it may, and says whether it stopped only because of MaxMoves.
+// A slot is not wasted on a waiter whose grace is over and whom no tick has abandoned yet.
 func (m *Machine) promote(random uint64) (more bool) {
+	silent := m.silent()
 	for n := 0; m.line.Positioned() > 0 && m.canAdmit(); n++ {
 		if n >= MaxMoves {
 			return true
@@ -396,7 +418,12 @@ func (m *Machine) promote(random uint64) (more bool) {
 		pos := m.next(random)
 		seq := m.line.seqAt(pos)
 		c, i := m.tickets.at(seq)
-		m.emit(Event{Type: Admitted, Ref: Ref{Seq: seq, ID: c.id[i]}, Pos: pos})
+		ref := Ref{Seq: seq, ID: c.id[i]}
+		if c.seen[i] < silent {
+			m.emit(m.waiterEvent(Abandoned, ref, ReasonAbandoned))
+			continue
+		}
+		m.emit(Event{Type: Admitted, Ref: ref, Pos: pos})
 	}
 	return false
 }
@@ -429,7 +456,11 @@ func mix(z uint64) uint64 {
 
 // expire ends sessions whose time is up.
 func (m *Machine) expire() {
-	for len(m.expiry) > 0 && m.expiry[0].at <= m.now && m.moves < MaxMoves {
+	for looks := 0; len(m.expiry) > 0 && m.expiry[0].at <= m.now && m.moves < MaxMoves; looks++ {
+		if looks == maxLooks {
+			m.moves = MaxMoves // more to do
+			return
+		}
 		d := m.expiry.pop()
 		s := m.sessions[d.seq]
 		if s == nil {
@@ -445,19 +476,36 @@ func (m *Machine) expire() {
 	}
 }
 
+// grace is the grace in ticks.
+func (m *Machine) grace() uint64 {
+	return uint64((time.Duration(m.config.Queue.Grace) + seenTick - 1) / seenTick)
+}
+
+// silent is the tick for which holds: a waiter who was last heard from before it is gone.
+func (m *Machine) silent() uint32 {
+	grace, now := m.grace(), uint64(m.tick())
+	if uint64(m.floor)+grace >= now {
+		return 0
+	}
+	return uint32(now - grace)
+}
+
 // abandon ends waiters who were not heard from for the grace.
 func (m *Machine) abandon() {
-	grace := uint32((time.Duration(m.config.Queue.Grace) + seenTick - 1) / seenTick)
-	now := m.tick()
-	if now < grace || m.floor+grace >= now {
+	limit := m.silent()
+	if m.oldest >= limit {
 		return
 	}
-	limit := now - grace // heard from before this: gone
+	first := m.tick()
 	for k, c := range m.tickets.chunks {
-		if c == nil || c.waiting == 0 || c.due >= limit {
+		if c == nil || c.waiting == 0 {
 			continue
 		}
-		oldest := now
+		if c.due >= limit {
+			first = min(first, c.due)
+			continue
+		}
+		oldest := m.tick()
 		for i := range c.state {
 			if c.state[i] != codeWaiting {
 				continue
@@ -474,13 +522,15 @@ func (m *Machine) abandon() {
 			m.emit(m.waiterEvent(Abandoned, ref, ReasonAbandoned))
 		}
 		c.due = oldest
+		first = min(first, oldest)
 	}
+	m.oldest = first
 }
 
 // forget drops tickets that ended long ago, and their request ids.
 func (m *Machine) forget() {
 	n := 0
-	for ; n < len(m.ended) && n < forgetMoves && m.ended[n].at+requestMemory <= m.now; n++ {
+	for ; n < len(m.ended) && n < maxLooks && m.ended[n].at+requestMemory <= m.now; n++ {
 		if r := m.tickets.forget(m.ended[n].seq); r != [16]byte{} && m.requests[r] == m.ended[n].seq {
 			delete(m.requests, r)
 		}
@@ -489,7 +539,7 @@ func (m *Machine) forget() {
 		m.ended = m.ended[n:]
 		m.tickets.prune()
 	}
-	if n == forgetMoves {
+	if n == maxLooks {
 		m.moves = MaxMoves // more to do
 	}
 }
@@ -508,35 +558,38 @@ func (m *Machine) configure(cmd *Command) error {
 	if err := cmd.Config.Validate(); err != nil {
 		return err
 	}
-	old, first := m.config, m.revision == 0
+	now, was := cmd.Config.Schedule, m.config.Schedule
+	reschedule := m.revision == 0 || !now.OpensAt.Equal(was.OpensAt.Time) || !now.ClosesAt.Equal(was.ClosesAt.Time) || now.Prequeue != was.Prequeue
+	d := m.stateData()
+	if reschedule {
+		d.Phase = now.phase(m.at)
+		if d.Phase == PhaseBefore && m.line.pre != nil {
+			d.Phase = PhasePrequeue // those who are in the draw stay in it
+		}
+		d.Closed = d.Phase == PhaseClosed
+		if err := d.needsSeed(cmd.Seed); err != nil { // before anything changes
+			return err
+		}
+	}
 	digest := cmd.Digest
 	if digest == "" {
 		digest = m.digest
 	}
 	m.emitLimit(*cmd.Config, m.revision+1, digest, m.instances)
-	if s := m.config.Schedule; first || !s.OpensAt.Equal(old.Schedule.OpensAt.Time) || !s.ClosesAt.Equal(old.Schedule.ClosesAt.Time) || s.Prequeue != old.Schedule.Prequeue {
-		d := m.stateData()
-		d.Phase, d.Closed = m.phaseBySchedule(), false
-		if d.Phase == PhaseBefore && m.line.pre != nil {
-			d.Phase = PhasePrequeue // those who are in the draw stay in it
-		}
-		if d.Phase == PhaseClosed {
-			d.Closed = true
-		}
+	if reschedule {
 		return m.emitState(d, cmd.Seed)
 	}
 	return nil
 }
 
-// phaseBySchedule is the phase that the schedule asks for now.
-func (m *Machine) phaseBySchedule() Phase {
-	s := m.config.Schedule
+// phase is the phase that the schedule asks for at a time, µs since 1970.
+func (s *Schedule) phase(at int64) Phase {
 	switch {
-	case !s.ClosesAt.IsZero() && m.at >= s.ClosesAt.UnixMicro():
+	case !s.ClosesAt.IsZero() && at >= s.ClosesAt.UnixMicro():
 		return PhaseClosed
-	case s.OpensAt.IsZero() || m.at >= s.OpensAt.UnixMicro():
+	case s.OpensAt.IsZero() || at >= s.OpensAt.UnixMicro():
 		return PhaseOpen
-	case m.at >= s.OpensAt.Add(-time.Duration(s.Prequeue)).UnixMicro():
+	case at >= s.OpensAt.Add(-time.Duration(s.Prequeue)).UnixMicro():
 		return PhasePrequeue
 	}
 	return PhaseBefore
@@ -549,7 +602,7 @@ func (m *Machine) schedule() {
 	if s.OpensAt.IsZero() && s.ClosesAt.IsZero() {
 		return
 	}
-	want := m.phaseBySchedule()
+	want := s.phase(m.at)
 	switch {
 	case want == m.phase, want == PhaseClosed && m.closed:
 		return
@@ -574,7 +627,7 @@ func (m *Machine) setState(cmd *Command) error {
 	case StatePaused:
 	case StateOpen:
 		if m.phase == PhaseClosed {
-			d.Phase, d.Closed = m.phaseBySchedule(), false
+			d.Phase, d.Closed = m.config.Schedule.phase(m.at), false
 			if d.Phase == PhaseClosed { // the operator knows better than the schedule
 				d.Phase, d.Closed = PhaseOpen, true
 			}
@@ -597,16 +650,25 @@ func (m *Machine) stateData() StateData {
 	return StateData{State: m.state, Phase: m.phase, Message: m.message, Closed: m.closed, Opening: m.opening, Seed: m.seed}
 }
 
+// coming says whether an opening is ahead.
+func (d *StateData) coming() bool { return d.Phase == PhaseBefore || d.Phase == PhasePrequeue }
+
+func (d *StateData) needsSeed(seed []byte) error {
+	if d.coming() && len(d.Seed) == 0 && len(seed) != 32 {
+		return fmt.Errorf("%w: a scheduled opening needs a seed of 32 bytes", ErrBadCommand)
+	}
+	return nil
+}
+
 func (m *Machine) emitState(d StateData, seed []byte) error {
-	coming := d.Phase == PhaseBefore || d.Phase == PhasePrequeue
+	if err := d.needsSeed(seed); err != nil {
+		return err
+	}
 	switch {
-	case coming && len(d.Seed) == 0:
-		if len(seed) != 32 {
-			return fmt.Errorf("%w: a scheduled opening needs a seed of 32 bytes", ErrBadCommand)
-		}
+	case d.coming() && len(d.Seed) == 0:
 		h := sha256.Sum256(seed)
 		d.Seed, d.Opening = seed, Opening{SeedHash: hex.EncodeToString(h[:])}
-	case !coming && len(d.Seed) != 0: // the opening: publish
+	case !d.coming() && len(d.Seed) != 0: // the opening: publish
 		d.Opening.Seed = hex.EncodeToString(d.Seed)
 		if m.line.pre != nil {
 			d.Opening.FirstPos, d.Opening.Count = m.line.pre.first, m.line.pre.n
@@ -635,13 +697,16 @@ func (m *Machine) Wake() time.Duration {
 	if len(m.expiry) > 0 {
 		wake = min(wake, m.expiry[0].at-m.now)
 	}
-	if m.line.Positioned() > 0 && m.state != StatePaused {
-		if len(m.held) > 0 {
-			wake = min(wake, m.held[0].at-m.now)
-		}
+	if m.line.Positioned() > 0 && m.admitting() {
 		if m.used() < m.limit {
 			wake = min(wake, m.rate.wait(m.now))
+		} else if len(m.held) > 0 {
+			wake = min(wake, m.held[0].at-m.now)
 		}
+	}
+	if m.line.Len() > 0 {
+		silent := uint64(max(m.oldest, m.floor)) + m.grace() + 1
+		wake = min(wake, time.Duration(silent)*seenTick-m.now)
 	}
 	s := m.config.Schedule
 	for _, t := range [...]int64{s.OpensAt.UnixMicro(), s.OpensAt.Add(-time.Duration(s.Prequeue)).UnixMicro(), s.ClosesAt.UnixMicro()} {
@@ -652,9 +717,10 @@ func (m *Machine) Wake() time.Duration {
 	return max(wake, time.Millisecond)
 }
 
-// Recover is called once after a restart: the time we were away counts against nobody.
+// Recover is called after a restart, or another time in which nobody could reach the room:
+// everybody has a full grace, claim and idle from here on.
 func (m *Machine) Recover() {
-	m.floor = min(m.tick(), math.MaxUint32-1)
+	m.floor = uint32(min((m.now+seenTick-1)/seenTick, math.MaxUint32))
 	for _, s := range m.sessions {
 		s.seen = max(s.seen, m.now)
 	}

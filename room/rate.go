@@ -23,7 +23,7 @@ func (r *rate) set(perMinute int64, now time.Duration, first bool) {
 	t := time.Duration((int64(time.Minute) + per - 1) / per)
 	n := rate{interval: t, slack: time.Duration(burst-1) * t}
 	switch {
-	case n.interval == r.interval:
+	case n.interval == r.interval && n.slack == r.slack: // 60 and 61 a minute share an interval
 		return
 	case first:
 		n.next = now

@@ -40,6 +40,11 @@ type snapshotHead struct {
 	Ended     int
 }
 
+const (
+	sessionClaimed = 1 << iota
+	sessionToken
+)
+
 type snapshotOrder struct {
 	Pos   uint64
 	Order Order
@@ -122,11 +127,17 @@ func (m *Machine) Save(w io.Writer) error {
 		}
 	}
 	for _, seq := range slices.Sorted(maps.Keys(m.sessions)) { // one state has one snapshot
-		s, claimed := m.sessions[seq], uint64(0)
+		s, flags := m.sessions[seq], uint64(0)
 		if s.claimed {
-			claimed = 1
+			flags |= sessionClaimed
 		}
-		put(seq, s.pos, uint64(s.start), uint64(s.seen), claimed)
+		if s.token != 0 {
+			flags |= sessionToken
+		}
+		put(seq, s.pos, uint64(s.start), uint64(s.seen), flags)
+		if s.token != 0 {
+			put(uint64(s.token))
+		}
 	}
 	for _, d := range m.ended {
 		put(uint64(d.at), d.seq)
@@ -241,7 +252,12 @@ func Load(r io.Reader) (*Machine, error) {
 		}
 	}
 	for i := 0; i < h.Sessions && bad == nil; i++ {
-		seq, s := get(), &session{pos: get(), start: time.Duration(get()), seen: time.Duration(get()), claimed: get() == 1}
+		seq, s := get(), &session{pos: get(), start: time.Duration(get()), seen: time.Duration(get())}
+		flags := get()
+		s.claimed = flags&sessionClaimed != 0
+		if flags&sessionToken != 0 {
+			s.token = time.Duration(get())
+		}
 		c, k := m.tickets.at(seq)
 		if bad != nil || c == nil || c.state[k] != codeActive {
 			fail(fmt.Errorf("session %d of %d", i, h.Sessions))

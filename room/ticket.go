@@ -134,6 +134,7 @@ type session struct {
 	start   time.Duration // room time of the admission
 	seen    time.Duration // room time of the last renewal
 	claimed bool
+	token   time.Duration // room time up to which tokens signed under a longer idle or max may last
 }
 
 // due is a moment of room time at which something may have to be done about a seq.

@@ -32,7 +32,8 @@ type twin struct {
 	admits    []time.Duration // room times of admissions that the rate counted
 	next      time.Duration   // GCRA
 	held      []time.Duration
-	firstPre  int // index of the first ticket of the coming draw, -1: none
+	floor     time.Duration // of the last recovery
+	firstPre  int           // index of the first ticket of the coming draw, -1: none
 }
 
 type twinTicket struct {
@@ -46,6 +47,7 @@ type twinTicket struct {
 	renewed       time.Duration
 	claimed       bool
 	ended         time.Duration
+	token         time.Duration // a token signed before idle or max were shortened may last until then
 	wasAdmitted   int
 	forgotten     bool
 	beforeOpening bool
@@ -157,7 +159,7 @@ func (w *twin) deadline(t *twinTicket) (time.Duration, Reason) {
 	final := t.start + time.Duration(w.cfg.Session.Max)
 	end, why := t.renewed+time.Duration(w.cfg.Session.Idle), ReasonIdle
 	if c := time.Duration(w.cfg.Session.Claim); c > 0 && !t.claimed {
-		end, why = t.start+c, ReasonClaim
+		end, why = max(t.start, w.floor)+c, ReasonClaim
 	}
 	if final <= end {
 		return final, ReasonMax
@@ -165,10 +167,36 @@ func (w *twin) deadline(t *twinTicket) (time.Duration, Reason) {
 	return end, why
 }
 
+// silent says whether a waiter's grace is over.
+func (w *twin) silent(t *twinTicket) bool {
+	grace := time.Duration(w.cfg.Queue.Grace)
+	return t.state == Waiting && quantum(w.now)-t.seen > grace && quantum(w.now)-w.floor > grace
+}
+
+// lapse ends a session at the moment somebody asks for it, if its time is up.
+func (w *twin) lapse(t *twinTicket) {
+	if t != nil && t.state == Active {
+		if end, why := w.deadline(t); end <= w.now {
+			w.end(t, why)
+		}
+	}
+}
+
+// crash is what a restart leaves: nothing that is not in the log, and a full grace, claim and
+// idle for everybody.
+func (w *twin) crash(last *Event) {
+	w.now, w.at, w.clock = last.Room, last.At, 0
+	w.floor = (w.now + seenTick - 1) / seenTick * seenTick
+	for _, t := range w.tickets {
+		t.forgotten = false
+		t.seen, t.renewed = min(t.seen, w.floor), w.now
+	}
+}
+
 func (w *twin) end(t *twinTicket, why Reason) {
 	if t.state == Active && w.cfg.Session.Hold {
 		token := min(t.renewed+time.Duration(w.cfg.Session.Idle), t.start+time.Duration(w.cfg.Session.Max))
-		w.held = append(w.held, token+Leeway)
+		w.held = append(w.held, max(token, t.token)+Leeway)
 	}
 	t.state, t.reason, t.ended = Ended, why, w.now
 }
@@ -214,8 +242,8 @@ func (w *twin) setPhase(p Phase, seed []byte) {
 }
 
 // step obeys a command and returns what the machine should say, given whom the machine
-// admitted (for random draws only).
-func (w *twin) step(cmd *Command, clock int64, admitted []Ref) (v View, err error, admittedNow []Ref) {
+// picked, to be admitted or skipped (for random draws only).
+func (w *twin) step(cmd *Command, clock int64, picks []Ref) (v View, err error, admittedNow []Ref) {
 	if w.clock != 0 {
 		w.now += min(max(time.Duration(clock-w.clock)*time.Microsecond, 0), 2*time.Second)
 	}
@@ -228,22 +256,26 @@ func (w *twin) step(cmd *Command, clock int64, admitted []Ref) (v View, err erro
 		}
 	}
 	v, err = w.obey(cmd)
-	for w.mayAdmit() {
+	for n := 0; w.mayAdmit(); n++ {
 		set := w.drawn()
 		if len(set) == 0 {
 			break
 		}
 		t := set[0]
 		if len(set) > 1 {
-			if len(admitted) == len(admittedNow) {
+			if n == len(picks) {
 				return v, fmt.Errorf("twin: one of %d should have been admitted, nobody was", len(set)), nil
 			}
-			want := admitted[len(admittedNow)]
+			want := picks[n]
 			i := slices.IndexFunc(set, func(t *twinTicket) bool { return t.ref == want })
 			if i < 0 {
 				return v, fmt.Errorf("twin: %v was not in the draw", want), nil
 			}
 			t = set[i]
+		}
+		if w.silent(t) { // no slot for her
+			w.end(t, ReasonAbandoned)
+			continue
 		}
 		t.state, t.start, t.renewed = Active, w.now, w.now
 		t.wasAdmitted++
@@ -261,6 +293,10 @@ func (w *twin) step(cmd *Command, clock int64, admitted []Ref) (v View, err erro
 
 func (w *twin) obey(cmd *Command) (View, error) {
 	t := w.find(cmd.Ref)
+	switch cmd.Op {
+	case OpEnter, OpStatus, OpClaim, OpRenew, OpLeave:
+		w.lapse(t)
+	}
 	see := func(t *twinTicket) View { return View{Ref: t.ref, State: t.state, Reason: t.reason} }
 	switch cmd.Op {
 	case OpTick:
@@ -272,7 +308,7 @@ func (w *twin) obey(cmd *Command) (View, error) {
 			}
 		}
 		for _, t := range w.tickets {
-			if t.state == Waiting && quantum(w.now)-t.seen > time.Duration(w.cfg.Queue.Grace) && quantum(w.now) > time.Duration(w.cfg.Queue.Grace) {
+			if w.silent(t) {
 				w.end(t, ReasonAbandoned)
 			}
 			if t.state == Ended && t.ended+10*time.Minute <= w.now {
@@ -285,8 +321,9 @@ func (w *twin) obey(cmd *Command) (View, error) {
 			return see(t), nil
 		}
 		if cmd.Request != [16]byte{} {
-			for _, t := range w.tickets {
+			for _, t := range slices.Backward(w.tickets) { // an older one of that request is forgotten sooner
 				if t.request == cmd.Request && !t.forgotten {
+					w.lapse(t)
 					if t.state == Ended {
 						return see(t), ErrSpent
 					}
@@ -298,10 +335,10 @@ func (w *twin) obey(cmd *Command) (View, error) {
 		switch {
 		case w.state == StateClosed || w.phase == PhaseClosed:
 			return View{}, ErrClosed
-		case w.state != StatePaused && w.phase == PhaseBefore:
+		case w.phase == PhaseBefore:
 			return View{}, ErrNotOpen
 		}
-		pre := w.phase == PhaseBefore || w.phase == PhasePrequeue
+		pre := w.phase == PhasePrequeue
 		n := int64(len(w.waiting()))
 		if (n > 0 || !w.mayAdmit()) && (n >= w.cfg.Queue.MaxWaiting || (w.cfg.Queue.Order == Reject && !pre)) {
 			return View{}, ErrFull
@@ -363,6 +400,11 @@ func (w *twin) obey(cmd *Command) (View, error) {
 			return View{}, ErrRevision
 		}
 		old, first := w.cfg, w.rev == 0
+		for _, t := range w.tickets {
+			if n := cmd.Config.Session; t.state == Active && (n.Idle < old.Session.Idle || n.Max < old.Session.Max) {
+				t.token = max(t.token, min(w.now+time.Duration(old.Session.Idle), t.start+time.Duration(old.Session.Max)))
+			}
+		}
 		w.cfg = *cmd.Config
 		w.rev++
 		if cmd.Digest != "" {
@@ -436,7 +478,7 @@ func (p *pair) step(t *rapid.T, cmd *Command) Result {
 	p.steps++
 	limit, active := p.m.limit, p.w.used()
 	res := p.m.Step(cmd, p.clock)
-	var admitted []Ref
+	var admitted, picks []Ref
 	for i := range res.Events {
 		e := &res.Events[i]
 		p.log = append(p.log, *e)
@@ -453,7 +495,11 @@ func (p *pair) step(t *rapid.T, cmd *Command) Result {
 		}
 		switch e.Type {
 		case Admitted:
-			admitted = append(admitted, e.Ref)
+			admitted, picks = append(admitted, e.Ref), append(picks, e.Ref)
+		case Abandoned:
+			if cmd.Op != OpTick { // instead of being admitted
+				picks = append(picks, e.Ref)
+			}
 		}
 		// Never more admitted than the limit, at every position of the log.
 		switch e.Type {
@@ -465,7 +511,7 @@ func (p *pair) step(t *rapid.T, cmd *Command) Result {
 			}
 		}
 	}
-	v, err, want := p.w.step(cmd, p.clock, admitted)
+	v, err, want := p.w.step(cmd, p.clock, picks)
 	if !errors.Is(res.Err, err) && !(err != nil && errors.Is(err, res.Err)) {
 		t.Fatalf("%+v\nmachine %v, twin %v", cmd, res.Err, err)
 	}
@@ -546,6 +592,22 @@ func (p *pair) check(t *rapid.T) {
 	}
 }
 
+// crash replaces the machine by what its log alone brings back.
+func (p *pair) crash(t *rapid.T) {
+	var b bytes.Buffer
+	if err := p.replica.Save(&b); err != nil {
+		t.Fatal(err)
+	}
+	m, err := Load(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Recover()
+	p.m = m
+	p.w.crash(&p.log[len(p.log)-1])
+	p.check(t)
+}
+
 // reload replaces the replica by what a snapshot of it brings back.
 func (p *pair) reload(t *rapid.T) {
 	var b bytes.Buffer
@@ -573,7 +635,7 @@ func genConfig(t *rapid.T) Config {
 	c := DefaultConfig("r")
 	c.Capacity.Active = rapid.Int64Range(0, 4).Draw(t, "active")
 	c.Capacity.PerInstance = rapid.SampledFrom([]int64{0, 0, 1, 2}).Draw(t, "per")
-	c.Capacity.RatePerMinute = rapid.SampledFrom([]int64{0, 0, 1, 3, 60, 90, 400}).Draw(t, "rate")
+	c.Capacity.RatePerMinute = rapid.SampledFrom([]int64{0, 0, 1, 3, 60, 61, 90, 400}).Draw(t, "rate")
 	if c.Capacity == (Capacity{}) {
 		c.Capacity.Active = 2
 	}
@@ -622,6 +684,21 @@ func TestMachineAgainstTwin(t *testing.T) {
 						cmd.Ref = ref(t)
 					}
 					p.step(t, cmd)
+				}
+			},
+			"crash": func(t *rapid.T) {
+				p.clock += rapid.SampledFrom([]int64{0, 1_000_000, 3_600_000_000, -5_000_000}).Draw(t, "away")
+				p.crash(t)
+			},
+			"enter with an id of the draw": func(t *rapid.T) {
+				p.step(t, &Command{Op: OpTick}) // so that time brings nothing more
+				if n := len(p.w.tickets); p.m.line.pre != nil && p.w.phase == PhasePrequeue && p.w.state != StateClosed {
+					before := p.m.Cursor
+					id := p.w.tickets[rapid.IntRange(p.w.firstPre, n-1).Draw(t, "whose")].ref.ID
+					res := p.m.Step(&Command{Op: OpEnter, NewID: id}, p.clock)
+					if len(p.w.waiting()) < int(p.m.config.Queue.MaxWaiting) && !errors.Is(res.Err, ErrIDTaken) || p.m.Cursor != before {
+						t.Fatalf("an id was drawn twice: %+v", res)
+					}
 				}
 			},
 			"status": op(OpStatus), "claim": op(OpClaim), "renew": op(OpRenew), "leave": op(OpLeave),
