@@ -73,7 +73,7 @@ func (t TLS) On() bool { return t.Cert != "" || t.Key != "" }
 
 // Service is access to the service API.
 type Service struct {
-	// Bearer tokens, or USHER_SERVICE_TOKENS, comma-separated. None: the service API refuses everybody.
+	// Bearer tokens, or USHER_SERVICE_TOKENS, comma-separated. None: the service API refuses everybody. Not served by this build.
 	Tokens []Secret `yaml:"tokens" min:"16"`
 }
 
@@ -119,7 +119,7 @@ type Node struct {
 
 // Egress bounds what usher itself may dial.
 type Egress struct {
-	// Private networks that keeper, webhooks and probes may reach, as CIDR. Danger: each opens an internal network to addresses that others configure.
+	// Private networks that keeper, webhooks and probes may reach, as CIDR. Danger: each opens an internal network to addresses that others configure. Not served by this build.
 	Allow []netip.Prefix `yaml:"allow"`
 }
 

@@ -23,6 +23,12 @@ func (k *checker) notYet() {
 			k.add(s.path, "is not in this build yet", wait)
 		}
 	}
+	if len(k.c.Service.Tokens) > 0 {
+		k.add("service.tokens", "the service API is not in this build yet: nobody would ask for them", wait)
+	}
+	if len(k.c.Egress.Allow) > 0 {
+		k.add("egress.allow", "nothing in this build calls out by itself yet", wait)
+	}
 	if k.c.Engine.Kind == "redis" {
 		k.add("engine.kind", "redis is not in this build yet", "use kind: memory, which serves one node and keeps its state on disk")
 	}

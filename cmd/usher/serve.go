@@ -36,7 +36,7 @@ With --origin and --active and no file, one room stands in front of every path o
 host. For everything else write a file: usher validate --schema describes it.
 
 Both listeners are on loopback unless told otherwise. Secrets come from the environment:
-USHER_ADMIN_TOKEN, USHER_SERVICE_TOKENS, USHER_KEYS. Without an admin token, one is made
+USHER_ADMIN_TOKEN, USHER_KEYS. Without an admin token, one is made
 and kept in the data folder.`,
 		Example: `  usher serve --origin http://127.0.0.1:9000 --active 600
   usher serve --origin http://127.0.0.1:9000 --active 600 --rate 1200 --listen 0.0.0.0:8080
