@@ -112,6 +112,9 @@ func DefaultConfig(id string) Config {
 
 var idForm = regexp.MustCompile(`^[a-z0-9-]{1,64}$`)
 
+// ValidID says whether id can be a room's.
+func ValidID(id string) bool { return idForm.MatchString(id) }
+
 // FieldError is one thing wrong with a Config: which field, and how to mend it.
 type FieldError struct {
 	Field string // as in the configuration file, e.g. session.idle

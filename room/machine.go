@@ -717,6 +717,18 @@ func (m *Machine) Wake() time.Duration {
 	return max(wake, time.Millisecond)
 }
 
+// Succeed makes the room the successor of a deleted one of its name, whose last epoch and seq
+// are given: its events are of a later epoch, and no seq is given again. An engine calls it each
+// time it has brought the room back.
+func (m *Machine) Succeed(epoch, seq uint64) {
+	if m.revision == 0 {
+		m.Cursor = Cursor{Epoch: epoch + 1}
+	}
+	if m.Epoch > epoch {
+		m.seq = max(m.seq, seq)
+	}
+}
+
 // Recover is called after a restart, or another time in which nobody could reach the room:
 // everybody has a full grace, claim and idle from here on.
 func (m *Machine) Recover() {

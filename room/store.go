@@ -19,14 +19,16 @@ type Store interface {
 	// the command that made it.
 	Follow(ctx context.Context, room string, f Follower) error
 
-	// Events reads up to limit events after a cursor, and returns the cursor to go on from.
+	// Events reads up to limit events after a cursor, and returns the cursor to go on from. The
+	// zero cursor stands before the oldest event kept, whichever that is.
 	// ErrTrimmed: the log no longer reaches back so far; the cursor returned is its floor.
 	Events(ctx context.Context, room string, after Cursor, limit int) ([]Event, Cursor, error)
 
 	// Rooms lists the rooms, sorted.
 	Rooms(ctx context.Context) ([]string, error)
 
-	// Delete forgets a room and its log; ErrWaiters while people wait, unless force.
+	// Delete forgets a room and its log; ErrWaiters while people wait, unless force. The next room
+	// of that name gives no seq again, and its events are of a later epoch.
 	Delete(ctx context.Context, room string, force bool) error
 
 	// Health is nil while commands can be taken; else it says what is wrong and the mend.

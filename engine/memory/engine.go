@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -44,16 +45,18 @@ type Engine struct {
 	opts Options
 	log  *slog.Logger
 	now  func() int64
+	lock io.Closer
 	stop context.CancelFunc
 	ctx  context.Context
 	wg   sync.WaitGroup
+
+	making sync.Mutex      // held while a room is made or deleted; taken before mu
+	last   map[string]tomb // of deleted rooms; under making
 
 	mu     sync.Mutex
 	hosts  map[string]*host
 	closed bool
 }
-
-var _ room.Store = (*Engine)(nil)
 
 // Open brings back every room in dir, which is made if it does not exist. Errors are those of
 // journal.Open, with their mends.
@@ -64,41 +67,60 @@ func Open(dir string, opts Options) (*Engine, error) {
 	if opts.SnapshotBytes <= 0 {
 		opts.SnapshotBytes = 64 << 20
 	}
-	e := &Engine{dir: dir, opts: opts, log: opts.Logger, now: opts.Now, hosts: map[string]*host{}}
+	e := &Engine{dir: dir, opts: opts, log: opts.Logger, now: opts.Now, hosts: map[string]*host{}, last: map[string]tomb{}}
 	e.ctx, e.stop = context.WithCancel(context.Background())
+	if err := e.openDir(); err != nil {
+		_ = e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// openDir takes the folder and brings back what is in it.
+func (e *Engine) openDir() error {
 	if e.now == nil {
 		c := newClock()
 		e.now = c.now
 		e.wg.Go(func() { e.keepTime(c) })
 	}
-	roomsDir := filepath.Join(dir, "rooms")
-	if err := os.MkdirAll(roomsDir, 0o700); err != nil {
-		e.stop()
-		return nil, fmt.Errorf("data folder %s cannot be made: %w; name another with engine.dir (--data)", dir, err)
+	roomsDir := filepath.Join(e.dir, "rooms")
+	if err := disk.OS().MkdirAll(roomsDir); err != nil {
+		return fmt.Errorf("data folder %s cannot be made: %w; name another with engine.dir (--data)", e.dir, err)
 	}
+	fs := e.opts.FS
+	if fs == nil {
+		fs = disk.OS()
+	}
+	lock, err := fs.Lock(filepath.Join(e.dir, "lock"))
+	var held *disk.HeldError
+	switch {
+	case errors.As(err, &held):
+		return &journal.LockedError{Dir: e.dir, PID: held.PID}
+	case err != nil:
+		return &journal.FolderError{Dir: e.dir, Err: err}
+	}
+	e.lock = lock
 	entries, err := os.ReadDir(roomsDir)
 	if err != nil {
-		e.stop()
-		return nil, fmt.Errorf("data folder %s cannot be read: %w; name another with engine.dir (--data)", dir, err)
+		return fmt.Errorf("data folder %s cannot be read: %w; name another with engine.dir (--data)", e.dir, err)
 	}
+	e.buryAll(entries)
 	for _, entry := range entries {
-		if strings.HasPrefix(entry.Name(), deletedPrefix) { // a deletion was interrupted
-			if err := os.RemoveAll(filepath.Join(roomsDir, entry.Name())); err != nil {
-				e.log.Warn("a deleted room's folder is still there", "folder", entry.Name(), "err", err)
-			}
+		id := entry.Name()
+		if !entry.IsDir() || strings.HasPrefix(id, deletedPrefix) {
 			continue
 		}
-		if !entry.IsDir() {
+		if !room.ValidID(id) {
+			e.log.Warn("a folder among the rooms is none, and is left alone", "folder", filepath.Join(roomsDir, id))
 			continue
 		}
-		h, err := e.openHost(entry.Name())
+		h, err := e.openHost(id)
 		if err != nil {
-			e.Close()
-			return nil, fmt.Errorf("room %s: %w", entry.Name(), err)
+			return fmt.Errorf("room %s: %w", id, err)
 		}
-		e.hosts[entry.Name()] = h
+		e.hosts[id] = h
 	}
-	return e, nil
+	return nil
 }
 
 func (e *Engine) keepTime(c *clock) {
@@ -114,9 +136,16 @@ func (e *Engine) keepTime(c *clock) {
 	}
 }
 
-// Close makes everything durable and frees the folder.
+// Close makes everything durable and frees the folder. A disk that does not take it delays Close for
+// some seconds and is an error. A second Close does nothing.
 func (e *Engine) Close() error {
+	e.making.Lock()
+	defer e.making.Unlock()
 	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
 	e.closed = true
 	hosts := make([]*host, 0, len(e.hosts))
 	for _, h := range e.hosts {
@@ -128,6 +157,9 @@ func (e *Engine) Close() error {
 	var errs []error
 	for _, h := range hosts {
 		errs = append(errs, h.close())
+	}
+	if e.lock != nil {
+		errs = append(errs, e.lock.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -146,14 +178,22 @@ func (e *Engine) host(id string) (*host, error) {
 
 // Do implements room.Store.
 func (e *Engine) Do(ctx context.Context, id string, cmd *room.Command) (room.Result, error) {
-	h, err := e.host(id)
-	if errors.Is(err, room.ErrNotFound) && cmd.Op == room.OpConfigure {
-		h, err = e.create(id, cmd)
+	for {
+		h, err := e.host(id)
+		if errors.Is(err, room.ErrNotFound) && cmd.Op == room.OpConfigure {
+			h, err = e.create(id, cmd)
+		}
+		if err != nil {
+			return room.Result{}, err
+		}
+		res, err := h.do(ctx, cmd)
+		if cmd.Op == room.OpConfigure && errors.Is(err, room.ErrNotFound) { // it is just being deleted
+			e.making.Lock()
+			e.making.Unlock() //nolint:staticcheck // to wait for it
+			continue
+		}
+		return res, err
 	}
-	if err != nil {
-		return room.Result{}, err
-	}
-	return h.do(ctx, cmd)
 }
 
 // create makes the folder of a room that is configured for the first time.
@@ -164,18 +204,17 @@ func (e *Engine) create(id string, cmd *room.Command) (*host, error) {
 	if err := cmd.Config.Validate(); err != nil {
 		return nil, err
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return nil, fmt.Errorf("%w: usher is stopping", room.ErrUnavailable)
-	}
-	if h := e.hosts[id]; h != nil {
-		return h, nil
+	e.making.Lock() // not mu: other rooms go on while the disk works
+	defer e.making.Unlock()
+	if h, err := e.host(id); !errors.Is(err, room.ErrNotFound) {
+		return h, err
 	}
 	h, err := e.openHost(id)
 	if err != nil {
 		return nil, fmt.Errorf("%w: room %s: %w", room.ErrUnavailable, id, err)
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
 	e.hosts[id] = h
 	return h, nil
 }
@@ -210,31 +249,6 @@ func (e *Engine) Rooms(context.Context) ([]string, error) {
 	}
 	slices.Sort(ids)
 	return ids, nil
-}
-
-const deletedPrefix = ".deleted-"
-
-// Delete implements room.Store.
-func (e *Engine) Delete(_ context.Context, id string, force bool) error {
-	h, err := e.host(id)
-	if err != nil {
-		return err
-	}
-	if err := h.delete(force); err != nil {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.hosts, id)
-	dir := filepath.Join(e.dir, "rooms", id)
-	gone := filepath.Join(e.dir, "rooms", fmt.Sprintf("%s%s-%d", deletedPrefix, id, e.now()))
-	if err := os.Rename(dir, gone); err != nil {
-		return fmt.Errorf("room %s is stopped but its folder stays: %w; remove it by hand", id, err)
-	}
-	if err := os.RemoveAll(gone); err != nil {
-		e.log.Warn("a deleted room's folder is still there", "folder", gone, "err", err)
-	}
-	return nil
 }
 
 // Health implements room.Store.

@@ -20,6 +20,7 @@ type host struct {
 	engine  *Engine
 	id      string
 	journal *journal.Journal
+	epoch   uint64          // of all its events
 	ctx     context.Context // ends when the room is closed or deleted
 	stop    context.CancelFunc
 	wg      sync.WaitGroup
@@ -30,14 +31,20 @@ type host struct {
 	buf     []byte
 	deleted bool
 	next    time.Time // when the ticker means to wake
+	last    time.Time // of the last step; zero: none yet
 	index   logIndex
 
 	outMu     sync.Mutex // held to show events; taken after mu
 	pending   []batch    // made, not yet durable
 	followers map[*follow]struct{}
 
-	snapshot journal.Pos // of the last snapshot; the keeper's own
+	snapshot     journal.Pos // of the last snapshot; the keeper's own
+	snapshotSize int64
 }
+
+// outage is a time without a step that only an outage explains, as ticks come each second: the
+// disk took nothing, or the process stood still. Nobody was heard meanwhile.
+const outage = 5 * time.Second
 
 // batch is what one record of the journal holds.
 type batch struct {
@@ -49,27 +56,33 @@ func (e *Engine) openHost(id string) (*host, error) {
 	h := &host{engine: e, id: id, again: make(chan struct{}, 1), followers: map[*follow]struct{}{}}
 	h.ctx, h.stop = context.WithCancel(e.ctx)
 	j, err := journal.Open(filepath.Join(e.dir, "rooms", id), journal.Options{
-		FS: e.opts.FS, Logger: e.log.With("room", id), SegmentBytes: e.opts.SegmentBytes, NoSync: e.opts.NoSync, OnDurable: h.durable,
+		FS: e.opts.FS, Logger: e.log.With("room", id), NoSync: e.opts.NoSync, OnDurable: h.durable,
+		SegmentBytes: e.opts.SegmentBytes, Now: func() time.Time { return time.UnixMicro(e.now()) },
 	})
 	if err != nil {
 		h.stop()
 		return nil, err
 	}
 	h.journal = j
-	if h.machine, h.snapshot, _, err = restore(j); err != nil {
+	if h.machine, h.snapshot, _, err = restore(j, h.index.note); err != nil {
 		h.stop()
 		j.Close()
 		return nil, err
 	}
+	if last, ok := e.last[id]; ok {
+		h.machine.Succeed(last.epoch, last.seq)
+	}
 	h.machine.Recover()
+	h.epoch = h.machine.Epoch
+	h.fitSegments()
 	h.wg.Go(h.tick)
 	h.wg.Go(h.keepLog)
 	return h, nil
 }
 
 // restore makes a machine from the latest snapshot and the log after it. It returns the
-// snapshot's position and the position reached.
-func restore(j *journal.Journal) (m *room.Machine, snapshot, end journal.Pos, err error) {
+// snapshot's position and the position reached. note is told the last event of each record.
+func restore(j *journal.Journal, note func(last room.Cursor, pos journal.Pos)) (m *room.Machine, snapshot, end journal.Pos, err error) {
 	m = room.NewMachine()
 	pos, r, ok, err := j.LatestSnapshot()
 	if err != nil {
@@ -87,8 +100,12 @@ func restore(j *journal.Journal) (m *room.Machine, snapshot, end journal.Pos, er
 	} else if f := j.Floor(); f != 0 {
 		return nil, 0, 0, fmt.Errorf("the log begins at %d and there is no snapshot of what was before: restore the folder from a copy, or move it away to begin anew", f)
 	}
-	end, err = j.Replay(snapshot, func(_ journal.Pos, rec []byte) error {
-		return decode(rec, func(e *room.Event) error { return m.Apply(e) })
+	end, err = j.Replay(snapshot, func(pos journal.Pos, rec []byte) error {
+		if err := decode(rec, m.Apply); err != nil {
+			return err
+		}
+		note(m.Cursor, pos)
+		return nil
 	})
 	return m, snapshot, end, err
 }
@@ -116,6 +133,9 @@ func (h *host) do(ctx context.Context, cmd *room.Command) (room.Result, error) {
 	res, end, err := h.step(cmd)
 	if err != nil {
 		return room.Result{}, err
+	}
+	if errors.Is(res.Err, room.ErrNotFound) { // it has a folder and was never configured
+		return room.Result{}, fmt.Errorf("%w: %s", room.ErrNotFound, h.id)
 	}
 	if err := h.sync(ctx, end); err != nil {
 		return room.Result{}, fmt.Errorf("%w: %w", room.ErrUnknown, err)
@@ -147,13 +167,19 @@ func (h *host) step(cmd *room.Command) (room.Result, journal.Pos, error) {
 	if err := h.journal.Ready(); err != nil {
 		return room.Result{}, 0, fmt.Errorf("%w: %w", room.ErrUnavailable, err)
 	}
+	now := time.Now()
+	if !h.last.IsZero() && now.Sub(h.last) > outage {
+		h.engine.log.Warn("the room stood still; everybody has a full grace again", "room", h.id, "for", now.Sub(h.last))
+		h.machine.Recover()
+	}
+	h.last = now
 	res := h.machine.Step(cmd, h.engine.now())
 	end, err := h.record(res.Events)
 	res.Events = nil
 	if err != nil {
 		return room.Result{}, 0, err
 	}
-	if next := time.Now().Add(h.machine.Wake()); next.Before(h.next.Add(-time.Millisecond)) {
+	if next := now.Add(h.machine.Wake()); next.Before(h.next.Add(-time.Millisecond)) {
 		h.next = next
 		select {
 		case h.again <- struct{}{}:
@@ -179,7 +205,8 @@ func (h *host) record(events []room.Event) (journal.Pos, error) {
 	if err != nil { // closed between Ready and now: the machine goes with it
 		return 0, fmt.Errorf("%w: %w", room.ErrUnknown, err)
 	}
-	h.index.note(events[len(events)-1], pos)
+	last := events[len(events)-1]
+	h.index.note(room.Cursor{Epoch: last.Epoch, N: last.N}, pos)
 	if h.engine.opts.NoSync {
 		h.show(events)
 		return pos, nil
@@ -303,18 +330,29 @@ func (h *host) configured() bool {
 	return !h.deleted && h.machine.Summary().Revision != 0
 }
 
-func (h *host) delete(force bool) error {
+// delete stops the room for good and returns its last epoch and seq.
+func (h *host) delete(force bool) (tomb, error) {
 	h.mu.Lock()
+	if h.deleted {
+		h.mu.Unlock()
+		return tomb{}, fmt.Errorf("%w: %s", room.ErrNotFound, h.id)
+	}
 	if n := h.machine.Summary().Waiting; n > 0 && !force {
 		h.mu.Unlock()
-		return fmt.Errorf("%w: %d; close the room and let it drain, or use force", room.ErrWaiters, n)
+		return tomb{}, fmt.Errorf("%w: %d; close the room and let it drain, or use force", room.ErrWaiters, n)
 	}
 	h.deleted = true
+	last := tomb{h.epoch, h.machine.Summary().LastSeq}
 	h.mu.Unlock()
 	h.stop()
 	h.wg.Wait()
-	return h.journal.Close()
+	if err := h.journal.Close(); err != nil { // what it could not write is not wanted any more
+		h.engine.log.Warn("a deleted room's log did not end in order", "room", h.id, "err", err)
+	}
+	return last, nil
 }
+
+const closeWait = 10 * time.Second
 
 // close writes a snapshot, so that the next start is quick, and frees the folder.
 func (h *host) close() error {
@@ -322,9 +360,11 @@ func (h *host) close() error {
 	h.wg.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait) // a sick disk keeps nobody
+	defer cancel()
 	if end := h.journal.End(); h.journal.Err() == nil && end > h.snapshot {
-		if err := h.journal.Sync(context.Background(), end); err == nil {
-			if err := h.journal.Snapshot(context.Background(), end, h.machine.Save); err != nil {
+		if err := h.journal.Sync(ctx, end); err == nil {
+			if err := h.journal.Snapshot(ctx, end, h.machine.Save); err != nil {
 				h.engine.log.Warn("no snapshot at the end; the next start takes longer", "room", h.id, "err", err)
 			}
 		}

@@ -1,9 +1,12 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,21 +29,35 @@ type mark struct {
 
 const markEvery = 1024 // events
 
-func (x *logIndex) note(last room.Event, pos journal.Pos) {
+// note takes a mark, unless there is one nearby. Readers note where they ended, so that one who
+// reads page after page begins at the beginning but once.
+func (x *logIndex) note(last room.Cursor, pos journal.Pos) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if k := len(x.marks); k == 0 || last.N >= x.marks[k-1].n+markEvery {
-		x.marks = append(x.marks, mark{last.N, pos})
+	i := len(x.marks)
+	if i > 0 && x.marks[i-1].n >= last.N { // a reader
+		i, _ = slices.BinarySearchFunc(x.marks, last.N, func(m mark, n uint64) int { return cmp.Compare(m.n, n) })
 	}
+	if i > 0 && last.N < x.marks[i-1].n+markEvery || i < len(x.marks) && last.N+markEvery > x.marks[i].n {
+		return
+	}
+	x.marks = slices.Insert(x.marks, i, mark{last.N, pos})
 }
 
-// before returns the mark nearest before event n, at or behind floor.
-func (x *logIndex) before(n uint64, floor journal.Pos) mark {
+// trim forgets marks before floor.
+func (x *logIndex) trim(floor journal.Pos) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for len(x.marks) > 0 && x.marks[0].pos < floor {
 		x.marks = x.marks[1:]
 	}
+}
+
+// before returns the mark nearest before event n, at or behind floor.
+func (x *logIndex) before(n uint64, floor journal.Pos) mark {
+	x.trim(floor)
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	best := mark{0, floor}
 	for lo, hi := 0, len(x.marks); lo < hi; {
 		if mid := (lo + hi) / 2; x.marks[mid].n <= n {
@@ -54,19 +71,33 @@ func (x *logIndex) before(n uint64, floor journal.Pos) mark {
 
 var errEnough = errors.New("enough")
 
-// events reads the log. Marks exist only for what was written since the start; the rest is
-// read from the beginning.
+// events reads the log. The zero cursor reads from the oldest event kept.
 func (h *host) events(ctx context.Context, after room.Cursor, limit int) ([]room.Event, room.Cursor, error) {
 	limit = min(max(limit, 1), 10_000)
+	if h.engine.opts.NoSync {
+		if err := h.written(ctx); err != nil {
+			return nil, after, err
+		}
+	}
 	var events []room.Event
-	first := true
-	_, err := h.journal.Replay(h.index.before(after.N, h.journal.Floor()).pos, func(_ journal.Pos, rec []byte) error {
+	first, zero := true, after == room.Cursor{}
+	if after.Epoch < h.epoch && !zero { // of a deleted room of this name: all of this one is new
+		after = room.Cursor{Epoch: h.epoch}
+	}
+	var read room.Cursor
+	_, err := h.journal.Replay(h.index.before(after.N, h.journal.Floor()).pos, func(pos journal.Pos, rec []byte) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		defer func() {
+			if read.N != 0 {
+				h.index.note(read, pos)
+			}
+		}()
+		read.N = 0
 		return decode(rec, func(e *room.Event) error {
 			at := room.Cursor{Epoch: e.Epoch, N: e.N}
-			if first && after.N != 0 && e.Epoch == after.Epoch && e.N > after.N+1 {
+			if first && !zero && e.Epoch == after.Epoch && e.N > after.N+1 {
 				after = room.Cursor{Epoch: e.Epoch, N: e.N - 1}
 				return room.ErrTrimmed
 			}
@@ -75,9 +106,11 @@ func (h *host) events(ctx context.Context, after room.Cursor, limit int) ([]room
 				return nil
 			}
 			if len(events) >= limit {
+				read.N = 0 // not all of this record
 				return errEnough
 			}
 			events = append(events, *e)
+			read = at
 			return nil
 		})
 	})
@@ -97,6 +130,23 @@ func (h *host) events(ctx context.Context, after room.Cursor, limit int) ([]room
 	return events, after, nil
 }
 
+// written waits until the file has all that was appended: without syncs nobody else does.
+func (h *host) written(ctx context.Context) error {
+	for end := h.journal.End(); h.journal.Durable() < end; {
+		if err := h.journal.Err(); err != nil {
+			return fmt.Errorf("%w: %w", room.ErrUnavailable, err)
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", room.ErrUnavailable, ctx.Err())
+		case <-h.ctx.Done():
+			return nil // closed; Replay says so
+		}
+	}
+	return nil
+}
+
 const keepEvery = time.Second
 
 // keepLog snapshots the room when its log has grown, and trims the log. The snapshot is made
@@ -111,10 +161,10 @@ func (h *host) keepLog() {
 			return
 		case <-tick.C:
 		}
-		h.mu.Lock()
-		keep := h.machine.Summary().Config.Log
-		h.mu.Unlock()
-		every := min(h.engine.opts.SnapshotBytes, int64(keep.MaxBytes)/4) // Trim keeps two snapshots' worth
+		keep := h.fitSegments()
+		// Trim keeps two snapshots' worth. A log may be as long as a snapshot in any case: more
+		// snapshots would be more to write than the log itself.
+		every := max(min(h.engine.opts.SnapshotBytes, int64(keep.MaxBytes)/4), h.snapshotSize)
 		grown := int64(h.journal.Durable()-h.snapshot) >= every
 		if !grown && n%60 != 0 {
 			continue
@@ -129,17 +179,42 @@ func (h *host) keepLog() {
 		if _, err := h.journal.Trim(journal.Keep{From: h.journal.Durable(), Since: since, MaxBytes: int64(keep.MaxBytes)}); err != nil {
 			h.engine.log.Error("the log was not trimmed", "room", h.id, "err", err)
 		}
+		h.index.trim(h.journal.Floor())
 	}
 }
 
+// fitSegments keeps the files of a small log small, since only whole files are deleted.
+func (h *host) fitSegments() room.Log {
+	h.mu.Lock()
+	keep := h.machine.Summary().Config.Log
+	h.mu.Unlock()
+	if max := int64(keep.MaxBytes); max > 0 && h.engine.opts.SegmentBytes <= 0 {
+		h.journal.SetSegmentBytes(min(max/8, 64<<20))
+	}
+	return keep
+}
+
 func (h *host) snapshotFromLog() error {
-	m, _, end, err := restore(h.journal)
+	m, _, end, err := restore(h.journal, func(room.Cursor, journal.Pos) {})
 	if err != nil {
 		return err
 	}
-	if err := h.journal.Snapshot(h.ctx, end, m.Save); err != nil {
+	var size counter
+	err = h.journal.Snapshot(h.ctx, end, func(w io.Writer) error {
+		size = 0
+		return m.Save(io.MultiWriter(w, &size))
+	})
+	if err != nil {
 		return err
 	}
-	h.snapshot = end
+	h.snapshot, h.snapshotSize = end, int64(size)
 	return nil
+}
+
+// counter counts what is written to it.
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
 }

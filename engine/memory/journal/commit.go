@@ -127,7 +127,7 @@ func (j *Journal) commit(g *group) error {
 		g.records = seal(j.id, g.start, g.buf)
 	}
 	t := &j.tail
-	if t.suspect || t.file == nil || int64(g.start-t.start) >= j.opts.SegmentBytes {
+	if t.suspect || t.file == nil || int64(g.start-t.start) >= j.segMax.Load() {
 		if err := j.beginSegment(g.start); err != nil {
 			return err
 		}

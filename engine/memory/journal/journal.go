@@ -75,6 +75,7 @@ type Journal struct {
 	lock io.Closer
 
 	durable atomic.Int64
+	segMax  atomic.Int64 // how long a segment grows
 	attempt atomic.Int64 // when the attempt under way began, since opened; 0: none is
 	opened  time.Time
 	stall   atomic.Pointer[StallError]
@@ -123,6 +124,7 @@ func Open(dir string, opts Options) (*Journal, error) {
 		opened: time.Now(), stop: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	j.wake.L = &j.mu
+	j.segMax.Store(opts.SegmentBytes)
 	if err := j.fs.MkdirAll(dir); err != nil {
 		return nil, &FolderError{dir, err}
 	}
@@ -234,6 +236,9 @@ func (j *Journal) wait(ctx context.Context, pos Pos) error {
 		return fmt.Errorf("%w: %w", ErrUnknown, context.Cause(ctx))
 	}
 }
+
+// SetSegmentBytes changes Options.SegmentBytes from now on.
+func (j *Journal) SetSegmentBytes(n int64) { j.segMax.Store(max(n, 1)) }
 
 // Durable returns the position up to which everything is durable.
 func (j *Journal) Durable() Pos { return Pos(j.durable.Load()) }
