@@ -114,7 +114,8 @@ func (b Backoff) Delay(c Class, failures int, err error) time.Duration {
 // ClassOf is the class that counts: the classifier's, unless the error may never be remembered.
 func classOf(classify func(error) Class, err error) Class {
 	if err == nil || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) ||
-		errors.Is(err, ErrBusy) || errors.Is(err, ErrClosed) || errors.Is(err, ErrRecursive) || errors.Is(err, ErrTimeout) {
+		errors.Is(err, ErrBusy) || errors.Is(err, ErrClosed) || errors.Is(err, ErrRecursive) ||
+		errors.Is(err, ErrTimeout) || errors.Is(err, ErrAbandoned) {
 		return Unclassed
 	}
 	var p *PanicError

@@ -303,7 +303,7 @@ func maxAge(t *testing.T, c *client) {
 		t.Errorf("got %+v", d)
 	}
 	c.forget("k") // a value that was forgotten is not young
-	c.want(ask(lease - 1), shared.Lead)
+	c.want(ask(lease-1), shared.Lead)
 }
 
 func released(t *testing.T, c *client) {
