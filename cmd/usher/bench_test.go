@@ -78,6 +78,7 @@ func TestBenchViewOffATerminal(t *testing.T) {
 }
 
 func TestBenchRefusesBadOptions(t *testing.T) {
+	quiet(t)
 	for _, c := range []struct {
 		args []string
 		code int

@@ -91,7 +91,7 @@ func serverBetween(before, after *scrape, rssMax float64) Server {
 	}
 	b, okB := before.value("process_start_time_seconds")
 	a, okA := after.value("process_start_time_seconds")
-	s.Restarted = okA && okB && math.Abs(a-b) > 0.5
+	s.Restarted = okA && okB && math.Abs(a-b) > 0.05
 	if s.Restarted {
 		s.CPUSeconds, _ = after.value("process_cpu_seconds_total")
 	} else {
