@@ -85,7 +85,9 @@ func Open(ctx context.Context, store Store, opts Options) (*Rooms, error) {
 
 // Close stops following. Rooms stay in the store.
 func (rs *Rooms) Close() {
+	rs.mu.Lock() // nobody begins to follow from here on
 	rs.stop()
+	rs.mu.Unlock()
 	rs.wg.Wait()
 }
 
@@ -106,6 +108,11 @@ func (rs *Rooms) Get(ctx context.Context, id string) (*Room, error) {
 	rs.mu.Unlock()
 	select {
 	case <-r.ready:
+		select {
+		case <-r.gone:
+			return nil, ErrNotFound
+		default:
+		}
 		return r, nil
 	case <-r.gone:
 		return nil, ErrNotFound
@@ -178,16 +185,41 @@ func (rs *Rooms) configure(ctx context.Context, cmd *Command) (*Room, error) {
 	if res.Err != nil {
 		return nil, res.Err
 	}
-	r, err := rs.Get(ctx, cmd.Config.ID)
-	if err != nil {
-		return nil, err
+	for {
+		r, err := rs.Get(ctx, cmd.Config.ID)
+		if errors.Is(err, ErrNotFound) { // somebody asked for it before it was there; or it is deleted again
+			if err := ctx.Err(); err != nil {
+				return nil, fmt.Errorf("%w: %w", ErrUnknown, err)
+			}
+			ids, err := rs.store.Rooms(ctx)
+			if err == nil && slices.Contains(ids, cmd.Config.ID) {
+				continue
+			}
+			return nil, ErrNotFound
+		}
+		if err != nil {
+			return nil, err
+		}
+		return r, r.countInstances(ctx)
 	}
-	return r, r.countInstances(ctx)
 }
 
 // Delete forgets a room and its log; ErrWaiters while people wait, unless force.
 func (rs *Rooms) Delete(ctx context.Context, id string, force bool) error {
-	return rs.store.Delete(ctx, id, force)
+	rs.mu.Lock()
+	r := rs.rooms[id]
+	rs.mu.Unlock()
+	if err := rs.store.Delete(ctx, id, force); err != nil {
+		return err
+	}
+	if r != nil { // until its follower has heard of it, the name still leads to the old room
+		select {
+		case <-r.gone:
+		case <-rs.ctx.Done():
+		case <-ctx.Done():
+		}
+	}
+	return nil
 }
 
 func (rs *Rooms) do(ctx context.Context, id string, cmd *Command) (Result, error) {
@@ -312,7 +344,8 @@ func (r *Room) dress(res Result) Visit {
 		r.mu.Lock() // the pace moves on with the time
 		if eta, ok := r.mirror.ETA(v.Place); ok {
 			v.ETA = &eta
-			if _, known := r.told[v.ID]; !known && len(r.told) < maxPredictions {
+			// Only of those who still wait by the log: nothing would take the others out again.
+			if _, known := r.told[v.ID]; !known && len(r.told) < maxPredictions && r.mirror.Line.Has(v.Pos) {
 				r.told[v.ID] = prediction{eta, v.At}
 			}
 		}
@@ -485,6 +518,7 @@ func (f *follower) Reset(m *Mirror) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mirror = m
+	clear(r.told)               // who was admitted meanwhile is not known
 	for id, u := range r.uses { // what ended while we did not look
 		if _, ok := m.Inside[id]; !ok {
 			u.end()
@@ -566,19 +600,21 @@ func (r *Room) flushHeard(ctx context.Context) {
 	}
 	r.heard = make(map[Ref]struct{}, 1<<bits.Len(uint(len(heard)/2)))
 	r.heardMu.Unlock()
-	refs := make([]Ref, 0, min(len(heard), MaxMoves))
-	flush := func() {
-		if len(refs) > 0 {
-			if _, err := r.change(ctx, &Command{Op: OpHeard, Refs: refs}); err != nil && ctx.Err() == nil {
-				r.rooms.opts.Logger.Warn("signs of life were not noted; grace covers it", "room", r.id, "n", len(refs), "err", err)
-			}
-			refs = refs[:0]
-		}
-	}
+	left := len(heard)
+	var refs []Ref
 	for ref := range heard {
-		if refs = append(refs, ref); len(refs) == MaxMoves {
-			flush()
+		if refs == nil {
+			refs = make([]Ref, 0, min(left, MaxMoves))
 		}
+		if refs = append(refs, ref); len(refs) < cap(refs) {
+			continue
+		}
+		if _, err := r.change(ctx, &Command{Op: OpHeard, Refs: refs}); err != nil {
+			if ctx.Err() == nil {
+				r.rooms.opts.Logger.Warn("signs of life were not noted; grace covers it", "room", r.id, "n", left, "err", err)
+			}
+			return
+		}
+		left, refs = left-len(refs), nil
 	}
-	flush()
 }

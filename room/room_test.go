@@ -321,3 +321,62 @@ func TestDeletedRoomTellsItsWatchers(t *testing.T) {
 		}
 	})
 }
+
+// Deleting a room and making it again, at once and over and over, while others ask for it: the
+// name always leads to a room that lives.
+func TestDeleteAndMakeAgain(t *testing.T) {
+	e, err := memory.Open(t.TempDir(), memory.Options{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	rs, err := room.Open(t.Context(), e, room.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rs.Close()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if r, err := rs.Get(t.Context(), "premiere"); err == nil {
+					_, _ = r.Enter(t.Context(), room.Ref{}, [16]byte{})
+				} else if !errors.Is(err, room.ErrNotFound) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	var seq, epoch uint64
+	for range 50 {
+		r, err := rs.Configure(t.Context(), small(1), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := r.Enter(t.Context(), room.Ref{}, [16]byte{})
+		if err != nil || v.Seq <= seq {
+			t.Fatalf("seq %d after %d: %v", v.Seq, seq, err)
+		}
+		if head := r.Head(); head.Epoch <= epoch {
+			t.Fatalf("epoch %d after %d", head.Epoch, epoch)
+		} else {
+			seq, epoch = v.Seq, head.Epoch
+		}
+		if err := rs.Delete(t.Context(), "premiere", true); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-r.Gone():
+		default:
+			t.Fatal("deleted, and its watchers do not know")
+		}
+	}
+	close(stop)
+	wg.Wait()
+}

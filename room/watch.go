@@ -3,6 +3,8 @@ package room
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -173,15 +175,23 @@ func (r *Room) renewOpen(ctx context.Context) {
 		}
 	}
 	r.mu.RUnlock()
-	for _, ref := range stale {
-		res, err := r.change(ctx, &Command{Op: OpRenew, Ref: ref})
-		r.mu.Lock()
-		if u := r.uses[ref.ID]; u != nil && err == nil {
-			u.note(res)
-		}
-		r.mu.Unlock()
-		if errors.Is(err, ErrUnavailable) {
-			return // the next second tries again
-		}
+	// Side by side: each waits for the disk or the network, and they share that wait.
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range min(len(stale), 64) {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(stale)); i = next.Add(1) - 1 {
+				res, err := r.change(ctx, &Command{Op: OpRenew, Ref: stale[i]})
+				r.mu.Lock()
+				if u := r.uses[stale[i].ID]; u != nil && err == nil {
+					u.note(res)
+				}
+				r.mu.Unlock()
+				if errors.Is(err, ErrUnavailable) {
+					return // the next second tries again
+				}
+			}
+		})
 	}
+	wg.Wait()
 }
