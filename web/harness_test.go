@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -300,7 +299,6 @@ func eventually(t testing.TB, what string, f func() bool) {
 // eventStream reads server-sent events.
 type eventStream struct {
 	t     testing.TB
-	conn  net.Conn
 	resp  *http.Response
 	lines *bufio.Scanner
 	retry string

@@ -1,0 +1,134 @@
+package web
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/ushergo/usher/room"
+)
+
+// samples makes five minutes of them.
+func samples(n int, f func(i int) (waiting, active int64)) []sample {
+	start := time.Unix(0, 0)
+	list := make([]sample, n)
+	for i := range list {
+		list[i].when = start.Add(time.Duration(i) * sampleEvery)
+		list[i].Waiting, list[i].Active = f(i)
+	}
+	return list
+}
+
+func TestAdvice(t *testing.T) {
+	ten, hundred := int64(10), int64(100)
+	wait := func(s int64) *int64 { return &s }
+	steady := func(w, a int64) func(int) (int64, int64) { return func(int) (int64, int64) { return w, a } }
+	for _, tc := range []struct {
+		name    string
+		a       analysis
+		state   string
+		samples []sample
+		advice  string
+		trend   string
+		reason  string
+	}{
+		{"the wait is longer than the target", analysis{Waiting: 50, Active: 10, Limit: &ten, ExpectedWaitS: wait(120)}, "", samples(30, steady(50, 10)), "up", "steady", "120 s"},
+		{"full and growing", analysis{Waiting: 300, Active: 10, Limit: &ten, ExpectedWaitS: wait(5)}, "", samples(30, func(i int) (int64, int64) { return int64(10 * i), 10 }), "up", "rising", "grows"},
+		{"within the target", analysis{Waiting: 5, Active: 10, Limit: &ten, ExpectedWaitS: wait(5)}, "", samples(30, steady(5, 10)), "hold", "steady", "within the target"},
+		{"draining", analysis{Waiting: 10, Active: 10, Limit: &ten, ExpectedWaitS: wait(5)}, "", samples(30, func(i int) (int64, int64) { return int64(300 - 10*i), 10 }), "hold", "falling", ""},
+		{"nearly empty", analysis{Active: 5, Limit: &hundred}, "", samples(30, steady(0, 5)), "down", "steady", "nobody waits"},
+		{"nearly empty, just begun", analysis{Active: 5, Limit: &hundred}, "", samples(3, steady(0, 5)), "hold", "steady", "less than five minutes"},
+		{"busy, nobody waits", analysis{Active: 80, Limit: &hundred}, "", samples(30, steady(0, 80)), "hold", "steady", "nobody waits"},
+		{"paused", analysis{Waiting: 50, Active: 0, Limit: &ten, ExpectedWaitS: wait(120)}, room.StatePaused, samples(30, steady(50, 0)), "hold", "steady", "paused"},
+		{"no limit", analysis{Waiting: 50, Active: 10, ExpectedWaitS: wait(120)}, "", samples(30, steady(50, 10)), "up", "steady", "120 s"},
+		{"nothing measured", analysis{}, "", nil, "hold", "steady", ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			sum := &room.Summary{State: room.StateOpen, Phase: room.PhaseOpen}
+			if tc.state != "" {
+				sum.State = tc.state
+			}
+			a := tc.a
+			a.TargetWaitS = 30
+			judge(&a, sum, tc.samples)
+			if a.Recommendation != tc.advice || a.Trend != tc.trend || !strings.Contains(a.Reason, tc.reason) || a.Reason == "" {
+				t.Errorf("%s, %s: %s", a.Recommendation, a.Trend, a.Reason)
+			}
+		})
+	}
+}
+
+func TestMeasuredRate(t *testing.T) {
+	h := newHistory()
+	now := time.Now()
+	for i := range 10 { // 100 admissions each ten seconds, the last sample five seconds ago
+		h.rooms["r"] = append(h.rooms["r"], sample{when: now.Add(time.Duration(i-9)*sampleEvery - 5*time.Second), admitted: uint64(100 * i)})
+	}
+	if got := h.perMinute("r", 950); got < 590 || got > 610 {
+		t.Errorf("%v a minute, want about 600", got)
+	}
+	h.rooms["young"] = []sample{{when: now.Add(-10 * time.Second), admitted: 5}}
+	if got := h.perMinute("young", 15); got < 58 || got > 62 {
+		t.Errorf("%v a minute, want about 60", got)
+	}
+	if got := h.perMinute("unknown", 7); got != 0 {
+		t.Errorf("%v", got)
+	}
+	if since(3, 10) != 3 || since(10, 3) != 7 {
+		t.Error("since")
+	}
+}
+
+func TestObserver(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	o := NewObserver(reg, nil)
+	ref := func(i byte) room.Ref { return room.Ref{Seq: uint64(i), ID: room.ID{i}} }
+	const second = 1_000_000
+	o.Events("r", []room.Event{
+		{Type: room.Entered, Ref: ref(1), At: 0}, {Type: room.Admitted, Ref: ref(1), At: 1 * second},
+		{Type: room.Entered, Ref: ref(2), At: 0}, {Type: room.Admitted, Ref: ref(2), At: 2 * second},
+		{Type: room.Entered, Ref: ref(3), At: 0}, {Type: room.Abandoned, Ref: ref(3), Reason: room.ReasonAbandoned, At: 3 * second},
+		{Type: room.Left, Ref: ref(1), WasActive: true, Reason: room.ReasonLeft, At: 11 * second},
+		{Type: room.Expired, Ref: ref(2), WasActive: true, Reason: room.ReasonMax, At: 22 * second},
+		{Type: room.Expired, Ref: ref(9), WasActive: true, Reason: room.ReasonMax, At: 99 * second}, // admitted before we began
+	})
+	if stay, ok := o.stay("r"); !ok || stay != 15 {
+		t.Errorf("a stay of %v s", stay)
+	}
+	if entered, out := o.flows("r"); entered != 3 || out != 1 {
+		t.Errorf("%d entered, %d gave up", entered, out)
+	}
+	if _, ok := o.stay("other"); ok {
+		t.Error("a stay where nobody was")
+	}
+	o.ETA("r", room.ETA{LowS: 10, HighS: 30}, 20*time.Second)
+	o.ETA("r", room.ETA{LowS: 10, HighS: 30}, 40*time.Second)
+	o.ETA("r", room.ETA{LowS: 10, HighS: 30}, 5*time.Second)
+	var text strings.Builder
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if _, err := expfmt.MetricFamilyToText(&text, f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, line := range []string{
+		`usher_eta_predictions_total{outcome="earlier",room="r"} 1`,
+		`usher_eta_predictions_total{outcome="later",room="r"} 1`,
+		`usher_eta_predictions_total{outcome="within",room="r"} 1`,
+		`usher_eta_error_ratio_bucket{room="r",le="0.05"} 1`,
+		`usher_eta_error_ratio_count{room="r"} 3`,
+		`usher_room_ended_total{from="admitted",reason="left",room="r"} 1`,
+		`usher_room_ended_total{from="admitted",reason="max",room="r"} 2`,
+		`usher_room_ended_total{from="waiting",reason="abandoned",room="r"} 1`,
+	} {
+		if !strings.Contains(text.String(), line+"\n") {
+			t.Errorf("no line %s", line)
+		}
+	}
+}
