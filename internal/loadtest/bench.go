@@ -36,7 +36,6 @@ type bench struct {
 	why    string    // … because
 	cursor string
 	order  string
-	base   struct{ active, waiting int64 } // from before the log's kept part
 	rssMax float64
 }
 

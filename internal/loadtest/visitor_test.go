@@ -126,8 +126,8 @@ func TestVisitorRepeats(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	m := &manners{patience: time.Minute}
 	tries := 0
-	for now := noon; v.phase != gone; tries++ {
-		now = v.due
+	for ; v.phase != gone; tries++ {
+		now := v.due
 		if n := v.exchanged(response{}, errors.New("cut"), now, now, m, rng); n.errorKind == "" {
 			t.Fatal("not counted")
 		}
