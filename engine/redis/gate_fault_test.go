@@ -1,0 +1,252 @@
+package redis_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/rueidis"
+
+	"github.com/ushergo/usher/engine/redis"
+	"github.com/ushergo/usher/gate"
+)
+
+func openGate(t *testing.T, s gate.Store, o gate.Options) *gate.Gate {
+	t.Helper()
+	g, err := gate.New(s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Close)
+	return g
+}
+
+func TestGateLostCounterIsRebuilt(t *testing.T) { // cases/gate 5
+	s := startGateServers(t, 1, false)
+	c := s.client()
+	g := openGate(t, s.gates(redis.GateOptions{}), gate.Options{Permits: 3})
+	for range 2 {
+		if _, err := g.Acquire(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, lower := range []int{3, 2} { // the second time a lowered limit is remembered
+		if _, err := g.Set(t.Context(), "k", lower); err != nil {
+			t.Fatal(err)
+		}
+		must(t, c, "DEL", "k")
+		st, err := g.Status(t.Context(), "k")
+		if err != nil || st.Permits != int64(lower) || st.Held != 2 || st.Free != int64(lower)-2 {
+			t.Errorf("limit %d: %+v, %v", lower, st, err)
+		}
+	}
+	if _, err := g.Acquire(t.Context(), "k", gate.Wait(0)); !errors.Is(err, gate.ErrFull) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestGateRefusesWhatIsNotOurs(t *testing.T) {
+	s := startGateServers(t, 1, false)
+	c := s.client()
+	g := openGate(t, s.gates(redis.GateOptions{}), gate.Options{Permits: 3})
+	for _, tc := range []struct {
+		key  string
+		make []string
+	}{
+		{"k", []string{"RPUSH", "k", "a"}},
+		{"k", []string{"SET", "k", "twelve"}},
+		{"{k}:timeout", []string{"SET", "{k}:timeout", "x"}},
+		{"{k}:usher", []string{"SET", "{k}:usher", "x"}},
+		{"{k}:usher", []string{"HSET", "{k}:usher", "v", "9"}},
+		{"{k}:usher:forget", []string{"SET", "{k}:usher:forget", "x"}},
+	} {
+		must(t, c, "FLUSHALL")
+		must(t, c, tc.make...)
+		_, err := g.Acquire(t.Context(), "k")
+		if !errors.Is(err, gate.ErrUnavailable) || !strings.Contains(err.Error(), tc.key+" ") {
+			t.Errorf("%v: %v", tc.make, err)
+		}
+		if n, _ := must(t, c, "DBSIZE").AsInt64(); n != 1 {
+			t.Errorf("%v: %d keys afterwards", tc.make, n)
+		}
+	}
+	must(t, c, "FLUSHALL")
+	if _, err := g.Acquire(t.Context(), "k"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGateServerIsKilled: waiters outlive the server; one that comes back empty draws greater fences.
+func TestGateServerIsKilled(t *testing.T) { // cases/gate 8
+	s := startGateServers(t, 1, false)
+	g := openGate(t, s.gates(redis.GateOptions{}), gate.Options{Permits: 1})
+	p, err := g.Acquire(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.kill(0)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	_, err = g.Acquire(ctx, "k", gate.Wait(time.Second))
+	cancel()
+	if !errors.Is(err, gate.ErrUnavailable) && !errors.Is(err, gate.ErrUnknown) && !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("without a server: %v", err)
+	}
+	if g.Health() == nil {
+		t.Error("healthy without a server")
+	}
+	s.start(0)
+	var next *gate.Permit
+	s.until("the gate works again", func() bool {
+		next, err = g.Acquire(t.Context(), "k")
+		return err == nil
+	})
+	if next.Fence() <= p.Fence() {
+		t.Errorf("fence %d after %d", next.Fence(), p.Fence())
+	}
+	if err := p.Release(t.Context()); !errors.Is(err, gate.ErrExpired) {
+		t.Errorf("the lost permit: %v", err)
+	}
+	if err := p.Settle(t.Context(), "lost", time.Second); !errors.Is(err, gate.ErrStale) && err != nil {
+		t.Errorf("settling by the lost permit: %v", err)
+	}
+}
+
+// TestGateSubscriptionIsCut: messages are lost while the connection is; a waiter notices all the same.
+func TestGateSubscriptionIsCut(t *testing.T) { // cases/gate 8
+	s := startGateServers(t, 1, false)
+	admin := s.client()
+	g := openGate(t, s.gates(redis.GateOptions{}), gate.Options{Permits: 1})
+	other := openGate(t, s.gates(redis.GateOptions{}), gate.Options{Permits: 1})
+	p, err := other.Acquire(t.Context(), "k")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() {
+		_, err := g.Acquire(t.Context(), "k", gate.Wait(time.Minute))
+		got <- err
+	}()
+	s.until("somebody waits", func() bool { return g.Stats().Waiting == 1 })
+	s.until("it listens", func() bool {
+		n, _ := must(t, admin, "PUBSUB", "NUMSUB", "redisson_sc:{k}").ToArray()
+		if len(n) < 2 {
+			return false
+		}
+		count, _ := n[1].AsInt64()
+		return count > 0
+	})
+	must(t, admin, "CLIENT", "KILL", "TYPE", "pubsub")
+	must(t, admin, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+	s.until("released", func() bool { return p.Release(t.Context()) == nil })
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGateHolderProcess is the process that TestGateKilledHolders kills.
+func TestGateHolderProcess(t *testing.T) {
+	addr := os.Getenv("USHER_GATE_HOLDER")
+	if addr == "" {
+		t.Skip("only as a child of TestGateKilledHolders")
+	}
+	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true, ForceSingleClient: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := redis.NewGates(t.Context(), c, redis.GateOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := openGate(t, store, gate.Options{Permits: 4}).Acquire(t.Context(), "k", gate.N(2), gate.Lease(time.Second), gate.Wait(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Println("holds", p.Fence())
+	select {} // until it is killed
+}
+
+// TestGateKilledHolders kills processes that hold permits with kill -9: those who wait get them
+// when the lease is over, and the count is right.
+func TestGateKilledHolders(t *testing.T) { // cases/gate 1
+	s := startGateServers(t, 1, false)
+	for range 2 {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestGateHolderProcess$", "-test.v")
+		cmd.Env = append(os.Environ(), "USHER_GATE_HOLDER="+s.addrs[0])
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		holds := false
+		for lines := bufio.NewScanner(out); !holds && lines.Scan(); {
+			holds = strings.HasPrefix(lines.Text(), "holds")
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if !holds {
+			t.Fatal("the child never held a permit")
+		}
+	}
+	g := openGate(t, s.gates(redis.GateOptions{}), gate.Options{Permits: 4})
+	for range 4 {
+		if _, err := g.Acquire(t.Context(), "k", gate.Wait(time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st, err := g.Status(t.Context(), "k"); err != nil || st.Held != 4 || st.Free != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+// TestGateKeysGoByThemselves: keys that acquires made have an end, those that were set have none.
+func TestGateKeysGoByThemselves(t *testing.T) {
+	s := startGateServers(t, 1, false)
+	c := s.client()
+	g := openGate(t, s.gates(redis.GateOptions{}), gate.Options{Permits: 2, Idle: time.Hour})
+	keys := func() (list []string) {
+		list, _ = must(t, c, "KEYS", "*").AsStrSlice()
+		return list
+	}
+	for range 3 {
+		p, err := g.Acquire(t.Context(), "k")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Settle(t.Context(), "v", time.Second); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range keys() {
+			if ms, _ := must(t, c, "PTTL", key).AsInt64(); ms <= 0 || ms > time.Hour.Milliseconds() {
+				t.Errorf("%s ends in %d ms", key, ms)
+			}
+		}
+		if _, err := g.Reopen(t.Context(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := g.Set(t.Context(), "k", 2); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys() {
+		if ms, _ := must(t, c, "PTTL", key).AsInt64(); ms != -1 {
+			t.Errorf("%s of a key that was set ends in %d ms", key, ms)
+		}
+	}
+	if err := g.Delete(t.Context(), "k"); err != nil {
+		t.Fatal(err)
+	}
+	if left := keys(); len(left) != 1 || left[0] != "{k}:usher" {
+		t.Errorf("left after Delete: %q", left)
+	}
+}
