@@ -732,6 +732,7 @@ func (m *Machine) Succeed(epoch, seq uint64) {
 // Recover is called after a restart, or another time in which nobody could reach the room:
 // everybody has a full grace, claim and idle from here on.
 func (m *Machine) Recover() {
+	m.clock = 0 // the time since the last command does not count at all
 	m.floor = uint32(min((m.now+seenTick-1)/seenTick, math.MaxUint32))
 	for _, s := range m.sessions {
 		s.seen = max(s.seen, m.now)
