@@ -19,6 +19,7 @@ func features() []string {
 
 func table() []rule {
 	return []rule{
+		{folder: "keylock/keylockhttp", ours: []string{"keylock"}, http: true, why: "keylock stands alone; keylockhttp adds net/http"},
 		{folder: "keylock", why: "keylock stands alone"},
 		{folder: "flight/httpflight", ours: []string{"flight", "flight/..."}, http: true, why: "flight stands alone; httpflight adds net/http"},
 		{folder: "flight/shared/...", ours: []string{"flight", "flight/shared"}, others: suiteClients(), why: "suites import the feature, never an engine"},
