@@ -24,5 +24,7 @@
 //	client.go   address, scheme and host          ticket.go   the visitor's ticket
 //	api.go      enter, status, claim, …           events.go   server-sent events
 //	wait.go     the waiting page                  now.go      the public document
-//	gate.go     what stands in front of origins   admin*.go   the operator's side
+//	gate.go     who passes to an origin           paths.go    every reading of a path
+//	proxy*.go   forwarding, sockets, headers      origin.go   the origin's answer
+//	check.go    what proxies in front ask         admin*.go   the operator's side
 package web

@@ -69,7 +69,6 @@ type visitor struct {
 }
 
 func (v *visitor) serve() {
-	v.page = wantsPage(v.r)
 	if v.r.Method == http.MethodOptions && v.r.Header.Get("Access-Control-Request-Method") != "" {
 		switch v.origin() {
 		case siteListed: // a preflight carries no ticket and asks for nothing but leave to ask
@@ -81,17 +80,20 @@ func (v *visitor) serve() {
 		}
 	}
 	var p *problem
-	if v.pres, p = v.s.presented(v.r, v.entry, v.client.https, true); p != nil {
+	var err error
+	v.pres, p = v.s.presented(v.r, v.entry, v.client.https, true)
+	if p == nil && v.pres.ok {
+		if err = v.use(v.pres.ref()); err == nil {
+			v.g.proxy.serve(&v.forward)
+			return
+		}
+	}
+	v.page = wantsPage(v.r)
+	switch {
+	case p != nil:
 		v.refuse(p)
-		return
-	}
-	if !v.pres.ok {
+	case !v.pres.ok:
 		v.ticketless()
-		return
-	}
-	switch err := v.use(v.pres.ref()); {
-	case err == nil:
-		v.g.proxy.serve(&v.forward)
 	case errors.Is(err, room.ErrNotAdmitted):
 		v.waits()
 	case isEnded(err):
@@ -326,9 +328,40 @@ func (g *gate) admitOffline(e *entry, r *http.Request, https bool, pres *present
 	return in, ok
 }
 
-// deadline bounds what is asked of the engine, so that one that hangs is as one that is away.
+// deadline bounds what is asked of the engine, so that one that hangs is as one that is away. Most requests ask
+// nothing: the clock is set when somebody looks at it.
 func (g *gate) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, g.s.opts.EngineTimeout)
+	l := &lateContext{parent: ctx, limit: g.s.opts.EngineTimeout}
+	return l, l.release
+}
+
+// lateContext is context.WithTimeout from the moment of its first use.
+type lateContext struct {
+	parent context.Context
+	limit  time.Duration
+	once   sync.Once
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+func (l *lateContext) use() context.Context {
+	l.once.Do(func() { l.ctx, l.cancel = context.WithTimeout(l.parent, l.limit) })
+	if l.ctx == nil { // released unused
+		return l.parent
+	}
+	return l.ctx
+}
+
+func (l *lateContext) Deadline() (time.Time, bool) { return l.use().Deadline() }
+func (l *lateContext) Done() <-chan struct{}       { return l.use().Done() }
+func (l *lateContext) Err() error                  { return l.use().Err() }
+func (l *lateContext) Value(key any) any           { return l.use().Value(key) }
+
+func (l *lateContext) release() {
+	l.once.Do(func() {}) // too late for a clock
+	if l.cancel != nil {
+		l.cancel()
+	}
 }
 
 // awayFor is how long after a failure requests that ask nothing of the engine go by it.

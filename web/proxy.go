@@ -6,13 +6,13 @@ import (
 	"io"
 	"log"
 	"log/slog"
-	"mime"
 	"net"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ushergo/usher/room"
@@ -21,7 +21,7 @@ import (
 // proxy forwards to origins.
 type proxy struct {
 	s         *Server
-	transport *http.Transport
+	transport http.RoundTripper
 	buffers   bufferPool
 	log       *log.Logger
 }
@@ -76,7 +76,6 @@ type forward struct {
 	origin   *url.URL
 	entry    *entry   // nil: no room stands in front
 	cookies  []string // Set-Cookie lines of ours for the answer
-	cancel   context.CancelFunc
 	upgrades bool
 	body     *watchedBody
 	conn     *hijacker
@@ -92,21 +91,21 @@ func (p *proxy) serve(f *forward) {
 	if f.pass != nil {
 		defer f.pass.Close()
 	}
-	ctx, cancel := context.WithCancel(f.r.Context())
-	defer cancel()
-	f.cancel = cancel
-	r := f.r.WithContext(ctx)
-	f.r = r
-	if r.Body != nil && r.ContentLength != 0 {
-		f.body = &watchedBody{ReadCloser: r.Body}
-		r.Body = f.body
-	}
-	w := f.w
+	r, w := f.r, f.w
 	if f.upgrades = asksForWebSocket(r.Header); f.upgrades {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		r = r.WithContext(ctx)
 		f.conn = &hijacker{ResponseWriter: w}
 		w = f.conn
-		f.endWithSession()
+		go f.untilOver(ctx.Done(), cancel)
 	}
+	if r.Body != nil && r.ContentLength != 0 {
+		f.body = &watchedBody{ReadCloser: r.Body}
+		r = r.WithContext(r.Context()) // whose body is ours to set
+		r.Body = f.body
+	}
+	f.r = r
 	rp := httputil.ReverseProxy{
 		Rewrite: f.rewrite, ErrorHandler: f.failed,
 		Transport: p.transport, BufferPool: &p.buffers, FlushInterval: -1, ErrorLog: p.log,
@@ -148,6 +147,11 @@ func asksForWebSocket(h http.Header) bool {
 func (f *forward) answer(res *http.Response) error {
 	h := res.Header
 	over := endsSession(h)
+	if res.StatusCode != http.StatusSwitchingProtocols && isEndless(h.Get("Content-Type")) {
+		body := &endingBody{ReadCloser: res.Body, read: make(chan struct{})}
+		res.Body = body
+		go f.untilOver(body.read, body.cut)
+	}
 	if f.entry == nil {
 		return nil
 	}
@@ -160,17 +164,14 @@ func (f *forward) answer(res *http.Response) error {
 	if !f.entry.cfg.SharedCache || len(f.cookies) > 0 {
 		makePrivate(h)
 	}
-	if f.pass != nil && res.StatusCode != http.StatusSwitchingProtocols && isEndless(h.Get("Content-Type")) {
-		res.Body = &endingBody{ReadCloser: res.Body, over: f.pass.Done(), drain: f.g.s.draining}
-		f.endWithSession()
-	}
 	return nil
 }
 
 // isEndless names what never finishes by itself: it is ended with the session. Everything else runs on.
 func isEndless(contentType string) bool {
-	media, _, err := mime.ParseMediaType(contentType)
-	return err == nil && (media == "text/event-stream" || media == "multipart/x-mixed-replace")
+	media, _, _ := strings.Cut(contentType, ";")
+	media = strings.TrimSpace(media)
+	return strings.EqualFold(media, "text/event-stream") || strings.EqualFold(media, "multipart/x-mixed-replace")
 }
 
 // leave ends the session at the origin's word: the slot is free before the visitor reads the answer.
@@ -187,30 +188,26 @@ func (f *forward) leave() {
 	}
 }
 
-// endWithSession cuts the request off when its session ends or the node is drained.
-func (f *forward) endWithSession() {
+// untilOver cuts something off when the session ends or the node is drained, unless it is done before.
+func (f *forward) untilOver(done <-chan struct{}, cut func()) {
 	var over <-chan struct{}
 	if f.pass != nil {
 		over = f.pass.Done()
 	}
-	ctx, cancel := f.r.Context(), f.cancel
-	s := f.g.s
-	go func() {
+	select {
+	case <-done:
+		return
+	case <-over:
+	case <-f.g.s.draining:
+		in, _ := f.g.s.streams.slot()
 		select {
-		case <-over:
-		case <-ctx.Done():
+		case <-done:
 			return
-		case <-s.draining:
-			in, _ := s.streams.slot()
-			select {
-			case <-over:
-			case <-ctx.Done():
-				return
-			case <-time.After(in):
-			}
+		case <-over:
+		case <-time.After(in):
 		}
-		cancel()
-	}()
+	}
+	cut()
 }
 
 // failed answers when the origin did not. The session is kept.
@@ -289,22 +286,29 @@ func (b *watchedBody) failed() bool {
 	return b.err != nil && !errors.Is(b.err, http.ErrBodyReadAfterClose)
 }
 
-// endingBody ends a stream properly when it was we who cut it.
+// endingBody is an answer that can be cut off, and then ends as if it were whole.
 type endingBody struct {
 	io.ReadCloser
-	over, drain <-chan struct{}
+	once sync.Once
+	read chan struct{} // closed when the answer has been read, or nobody reads it any more
+	over atomic.Bool
+}
+
+// cut may be called while somebody reads.
+func (b *endingBody) cut() {
+	b.over.Store(true)
+	_ = b.ReadCloser.Close()
 }
 
 func (b *endingBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if err != nil && err != io.EOF {
-		select {
-		case <-b.over:
-			err = io.EOF
-		case <-b.drain:
-			err = io.EOF
-		default:
-		}
+	if err != nil && b.over.Load() {
+		err = io.EOF
 	}
 	return n, err
+}
+
+func (b *endingBody) Close() error {
+	b.once.Do(func() { close(b.read) })
+	return b.ReadCloser.Close()
 }

@@ -134,6 +134,7 @@ func stripCookies(h http.Header, t *table) {
 
 func withoutOurs(line string, t *table) string {
 	var b strings.Builder
+	b.Grow(len(line))
 	for rest, more := line, true; more; {
 		var part string
 		part, rest, more = strings.Cut(rest, ";")

@@ -118,6 +118,12 @@ func (s *Site) requests() int {
 	return len(s.seen)
 }
 
+func (s *Site) connections() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.conns
+}
+
 func (s *Site) last() *http.Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +254,7 @@ func (s *Site) Run() {
 	})
 
 	t.Run("forty requests are one visitor", func(t *testing.T) { // cases/room 23
-		before := s.conns
+		before := s.connections()
 		var wg sync.WaitGroup
 		for i := range 40 {
 			wg.Go(func() {
@@ -265,10 +271,8 @@ func (s *Site) Run() {
 		if sum := rm.Summary(); sum.Active != 1 {
 			t.Errorf("%d inside", sum.Active)
 		}
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if s.conns-before > 45 {
-			t.Errorf("%d connections to the origin for 80 requests: none is kept", s.conns-before)
+		if n := s.connections() - before; n > 45 {
+			t.Errorf("%d connections to the origin for 80 requests: none is kept", n)
 		}
 	})
 
