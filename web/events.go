@@ -142,6 +142,7 @@ func (c *call) events() {
 	}
 	rc := http.NewResponseController(c.w)
 	_ = rc.SetReadDeadline(time.Time{}) // the server's limit is for requests
+	cutUnheard(c.r.Context())
 	st := &stream{call: c, rc: rc, ref: ref, view: v.View}
 	st.buf = append(st.buf, "retry: "...)
 	st.buf = strconv.AppendInt(st.buf, 2000+rand.Int64N(8000), 10)
@@ -260,6 +261,9 @@ func (st *stream) news(v *room.Visit) bool {
 
 // tick tells what changed since the last one, and is heard from.
 func (st *stream) tick(now time.Time) {
+	if e := st.s.table().rooms[st.id]; e != nil {
+		st.entry = e // a shorter grace must be kept up with
+	}
 	doc, _, _ := st.entry.doc.get(st.entry.room)
 	if k := (statsKey{doc.Waiting, doc.Active, doc.RoomState, doc.Message}); k != st.stats {
 		st.stats = k

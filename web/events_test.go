@@ -323,3 +323,20 @@ func TestDeadlines(t *testing.T) {
 		t.Error("the stream's connection would be cut by the limit on requests")
 	}
 }
+
+func TestStreamsKeepUpWithTheGrace(t *testing.T) {
+	s := build(t, quick, config("premiere", 1))
+	s.enter("premiere")
+	_, silent := s.enter("premiere")
+	_, secret := s.enter("premiere")
+	e := s.stream(eventsPath, bearer(secret)...)
+	e.until("rank")
+	s.api("PATCH", premiere, `{"queue":{"grace":"3s"}}`, "If-Match", "*").is(t, 200, "")
+	for s.do("GET", "/v1/rooms/premiere/now", "").doc(t)["waiting"] != 1.0 { // until the silent one is gone
+		if _, ok := e.next(); !ok {
+			t.Fatal("who listens was abandoned")
+		}
+	}
+	s.do("GET", "/v1/rooms/premiere/status", "", bearer(silent)...).is(t, 410, "ticket_ended")
+	s.do("GET", "/v1/rooms/premiere/status", "", bearer(secret)...).is(t, 200, "")
+}

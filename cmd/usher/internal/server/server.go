@@ -244,6 +244,7 @@ func nodeID(cfg *config.Config) (string, error) {
 func (s *Server) serve(l *listener, h http.Handler) {
 	l.srv = &http.Server{
 		Handler:           h,
+		ConnContext:       web.ConnContext,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
