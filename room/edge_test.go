@@ -2,7 +2,9 @@ package room
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
+	"runtime"
 	"testing"
 	"time"
 )
@@ -202,5 +204,63 @@ func TestLineSkipsWhatNobodyHas(t *testing.T) {
 	l.apply(&Event{Type: StateChanged, State: &StateData{Phase: PhaseOpen}})
 	if l.Len() != 10 || l.At(9) != first+9 || l.seqAt(first+3) != first+3 || len(l.words) > 2*blockWords {
 		t.Errorf("%d waiting, last %d, %d words", l.Len(), l.At(9), len(l.words))
+	}
+}
+
+// A million tickets pass through a small machine: what it keeps is bounded by what ten minutes bring.
+func TestMachineDoesNotGrow(t *testing.T) {
+	c := testConfig(10)
+	m, now := newTest(t, c)
+	heap := func() int64 {
+		runtime.GC()
+		var s runtime.MemStats
+		runtime.ReadMemStats(&s)
+		return int64(s.HeapAlloc)
+	}
+	var early int64
+	var id ID
+	for n := range uint64(1_000_000) {
+		*now += 50_000 // 12,000 in ten minutes
+		binary.BigEndian.PutUint64(id[:], n+1)
+		m.Step(&Command{Op: OpEnter, NewID: id, Request: id}, *now)
+		if n%3 != 0 && n > 50 { // the others time out
+			binary.BigEndian.PutUint64(id[:], n-49)
+			m.Step(&Command{Op: OpLeave, Ref: Ref{n - 49, id}}, *now)
+		}
+		if n%20 == 0 {
+			for m.Step(&Command{Op: OpTick}, *now).More {
+			}
+		}
+		if n == 100_000 {
+			early = heap()
+		}
+	}
+	late := heap()
+	t.Logf("%d KB in use after 100,000 tickets, %d KB after 1,000,000", early>>10, late>>10)
+	if late > early+early/4+1<<20 {
+		t.Error("the machine grows")
+	}
+	if s := m.Summary(); len(m.requests) > 20_000 || len(m.ended) > 20_000 || len(m.line.words) > 40*blockWords {
+		t.Errorf("%d request ids, %d ended, %d words, %+v", len(m.requests), len(m.ended), len(m.line.words), s)
+	}
+}
+
+// A machine that only replays forgets what it is told to.
+func TestForget(t *testing.T) {
+	m, now := newTest(t, testConfig(1))
+	for n := range uint64(5000) {
+		m.Step(&Command{Op: OpEnter, NewID: testID(n), Request: [16]byte(testID(n))}, *now)
+		m.Step(&Command{Op: OpLeave, Ref: Ref{n + 1, testID(n)}}, *now)
+	}
+	for range 600 {
+		m.Forget()
+		if len(m.ended) != 5000 {
+			t.Fatalf("forgotten too soon: %d left", len(m.ended))
+		}
+		m.now += time.Second
+	}
+	m.Forget()
+	if len(m.ended)+len(m.requests) != 0 || len(m.tickets.chunks) != 1 {
+		t.Errorf("%d ended, %d requests, %d chunks", len(m.ended), len(m.requests), len(m.tickets.chunks))
 	}
 }

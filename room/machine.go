@@ -527,6 +527,15 @@ func (m *Machine) abandon() {
 	m.oldest = first
 }
 
+// Forget drops at once what ticks drop bit by bit: tickets that ended long ago. A machine that
+// only replays a log never gets a tick, and would keep them for ever.
+func (m *Machine) Forget() {
+	for m.moves = MaxMoves; m.moves == MaxMoves; {
+		m.moves = 0
+		m.forget()
+	}
+}
+
 // forget drops tickets that ended long ago, and their request ids.
 func (m *Machine) forget() {
 	n := 0

@@ -74,7 +74,7 @@ func (e *Engine) openHost(id string) (*host, error) {
 	}
 	h.machine.Recover()
 	h.epoch = h.machine.Epoch
-	h.fitSegments()
+	h.fitSegments(h.machine.Summary().Config.Log)
 	h.wg.Go(h.tick)
 	h.wg.Go(h.keepLog)
 	return h, nil
@@ -176,6 +176,9 @@ func (h *host) step(cmd *room.Command) (room.Result, journal.Pos, error) {
 	res := h.machine.Step(cmd, h.engine.now())
 	end, err := h.record(res.Events)
 	res.Events = nil
+	if cmd.Op == room.OpConfigure {
+		h.fitSegments(h.machine.Summary().Config.Log)
+	}
 	if err != nil {
 		return room.Result{}, 0, err
 	}

@@ -161,7 +161,9 @@ func (h *host) keepLog() {
 			return
 		case <-tick.C:
 		}
-		keep := h.fitSegments()
+		h.mu.Lock()
+		keep := h.machine.Summary().Config.Log
+		h.mu.Unlock()
 		// Trim keeps two snapshots' worth. A log may be as long as a snapshot in any case: more
 		// snapshots would be more to write than the log itself.
 		every := max(min(h.engine.opts.SnapshotBytes, int64(keep.MaxBytes)/4), h.snapshotSize)
@@ -184,14 +186,10 @@ func (h *host) keepLog() {
 }
 
 // fitSegments keeps the files of a small log small, since only whole files are deleted.
-func (h *host) fitSegments() room.Log {
-	h.mu.Lock()
-	keep := h.machine.Summary().Config.Log
-	h.mu.Unlock()
+func (h *host) fitSegments(keep room.Log) {
 	if max := int64(keep.MaxBytes); max > 0 && h.engine.opts.SegmentBytes <= 0 {
 		h.journal.SetSegmentBytes(min(max/8, 64<<20))
 	}
-	return keep
 }
 
 func (h *host) snapshotFromLog() error {
@@ -199,6 +197,7 @@ func (h *host) snapshotFromLog() error {
 	if err != nil {
 		return err
 	}
+	m.Forget()
 	var size counter
 	err = h.journal.Snapshot(h.ctx, end, func(w io.Writer) error {
 		size = 0

@@ -1,0 +1,84 @@
+package memory_test
+
+import (
+	"os"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ushergo/usher/engine/memory"
+	"github.com/ushergo/usher/room"
+)
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC() // what finalizers and pools held
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// Many visitors pass through a small room, with watchers, passes, signs of life, pages of
+// the log: afterwards there is no more memory in use than early on.
+func TestSoakChurnDoesNotLeak(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	var now atomic.Int64
+	now.Store(1_800_000_000_000_000)
+	e, err := memory.Open(t.TempDir(), memory.Options{NoSync: true, Now: now.Load})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	rs, err := room.Open(t.Context(), e, room.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rs.Close()
+	c := config(10)
+	c.Log.MaxBytes = 1 << 20
+	r, err := rs.Configure(t.Context(), c, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var early int64
+	var refs []room.Ref // inside and in line, oldest first
+	visitors := 200_000
+	if os.Getenv("USHER_SOAK") != "" {
+		visitors = 2_000_000
+	}
+	for n := range visitors {
+		now.Add(100_000)
+		v, err := r.Enter(t.Context(), room.Ref{}, [16]byte(number(n)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		refs = append(refs, v.Ref)
+		w := r.Watch(v.ID)
+		r.Heard(v.Ref)
+		if len(refs) > 30 {
+			if n%7 == 0 {
+				p, err := r.Use(t.Context(), refs[0])
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.Close()
+			}
+			if _, err := r.Leave(t.Context(), refs[0]); err != nil {
+				t.Fatal(err)
+			}
+			refs = refs[1:]
+		}
+		w.Stop()
+		if n == 50_000 {
+			early = heap()
+		}
+	}
+	var late int64
+	until(t, func() bool { // a snapshot under way takes its own
+		late = heap()
+		return late < early+early/4+2<<20
+	})
+	t.Logf("%d KB in use after 50,000 visitors, %d KB after %d", early>>10, late>>10, visitors)
+}
