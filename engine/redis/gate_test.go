@@ -1,7 +1,6 @@
 package redis_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -69,13 +68,11 @@ func freeAddr(t testing.TB) string {
 
 func (s *gateServers) start(i int) {
 	s.t.Helper()
-	var out bytes.Buffer
 	s.cmds[i] = exec.Command("redis-server", s.args[i]...)
-	s.cmds[i].Stdout, s.cmds[i].Stderr = &out, &out
 	if err := s.cmds[i].Start(); err != nil {
 		s.t.Fatal(err)
 	}
-	s.until("redis-server answers: "+out.String(), func() bool {
+	s.until(fmt.Sprint("redis-server answers: ", s.args[i]), func() bool {
 		c, err := net.Dial("tcp", s.addrs[i])
 		if err == nil {
 			c.Close()
