@@ -104,16 +104,14 @@ func (m *Machine) applyLimit(l *LimitData) {
 		m.orders = append(m.orders, orderFrom{m.seq + 1, l.Config.Queue.Order})
 	}
 	old := m.config.Session
-	if n := l.Config.Session; n.Idle < old.Idle || n.Max < old.Max {
-		for _, s := range m.sessions { // tokens signed until now last as long as they say
-			s.token = max(s.token, min(m.now+time.Duration(old.Idle), s.start+time.Duration(old.Max)))
-		}
-	}
 	m.config, m.revision, m.digest, m.instances, m.limit = l.Config, l.Revision, l.Digest, l.Instances, l.Limit
 	m.rate.set(l.Config.Capacity.RatePerMinute, m.now, first)
 	if n := l.Config.Session; n.Idle < old.Idle || n.Max < old.Max || n.Claim != old.Claim {
 		m.expiry = m.expiry[:0] // ends may have moved nearer
 		for seq, s := range m.sessions {
+			if n.Idle < old.Idle || n.Max < old.Max { // tokens signed until now last as long as they say
+				s.token = max(s.token, min(m.now+time.Duration(old.Idle), s.start+time.Duration(old.Max)))
+			}
 			at, _ := m.deadline(s)
 			m.expiry.push(due{at, seq})
 		}

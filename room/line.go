@@ -234,14 +234,18 @@ func (l *Line) open() {
 	if d.n > 0 {
 		l.fill(d.first, d.last())
 	}
-	for key := range d.dead {
-		l.remove(d.pos(key))
+	for _, keys := range d.dead {
+		for _, key := range keys {
+			i := d.pos(key) - l.base - 1
+			l.words[i/64] &^= 1 << (i % 64)
+		}
 	}
-	d.dead = nil
+	l.rebuild()
+	d.dead, d.gone = nil, 0
 	l.draws = append(l.draws, d)
 }
 
-// fill adds all positions from first to last.
+// fill adds all positions from first to last; the tree is for the caller to rebuild.
 func (l *Line) fill(first, last uint64) {
 	l.skip(first)
 	for l.end() < last {
@@ -256,7 +260,6 @@ func (l *Line) fill(first, last uint64) {
 		l.words[i/64] |= 1 << (i % 64)
 		i++
 	}
-	l.rebuild()
 }
 
 // drawOf finds the opening that seq or pos (they share their range) belongs to, or nil.

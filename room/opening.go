@@ -109,19 +109,20 @@ type draw struct {
 	first   uint64 // seq of the first ticket; its range of positions is the same
 	n       uint64
 	buckets [][]drawEntry
-	offset  []uint64            // once sealed: entries before each bucket
-	dead    map[uint64]struct{} // keys of those who left before the opening
-	seed    []byte              // once opened; the machine's alone
+	offset  []uint64   // once sealed: entries before each bucket
+	dead    [][]uint64 // keys of those who left before the opening, by bucket: together in memory
+	gone    int        // how many they are
+	seed    []byte     // once opened; the machine's alone
 }
 
 type drawEntry struct{ key, seq uint64 }
 
 func newDraw(first uint64) *draw {
-	return &draw{first: first, buckets: make([][]drawEntry, drawBuckets), dead: map[uint64]struct{}{}}
+	return &draw{first: first, buckets: make([][]drawEntry, drawBuckets), dead: make([][]uint64, drawBuckets)}
 }
 
 func (d *draw) last() uint64 { return d.first + d.n - 1 }
-func (d *draw) living() int  { return int(d.n) - len(d.dead) }
+func (d *draw) living() int  { return int(d.n) - d.gone }
 
 func (d *draw) add(key, seq uint64) {
 	b := &d.buckets[key>>52]
@@ -148,7 +149,11 @@ func (d *draw) find(b []drawEntry, key uint64) int {
 
 // kill marks a ticket that left before the opening. Two tickets of one key would need 2^32
 // tickets to be likely; the machine gives no key twice in one prequeue.
-func (d *draw) kill(key uint64) { d.dead[key] = struct{}{} }
+func (d *draw) kill(key uint64) {
+	b := &d.dead[key>>52]
+	*b = append(*b, key)
+	d.gone++
+}
 
 func (d *draw) has(key uint64) bool {
 	b := d.buckets[key>>52]
@@ -185,12 +190,9 @@ func (d *draw) seqAt(pos uint64) uint64 {
 }
 
 func (d *draw) clone() *draw {
-	c := &draw{first: d.first, n: d.n, buckets: make([][]drawEntry, drawBuckets), dead: make(map[uint64]struct{}, len(d.dead))}
+	c := &draw{first: d.first, n: d.n, buckets: make([][]drawEntry, drawBuckets), dead: make([][]uint64, drawBuckets), gone: d.gone}
 	for i, b := range d.buckets {
-		c.buckets[i] = slices.Clone(b)
-	}
-	for k := range d.dead {
-		c.dead[k] = struct{}{}
+		c.buckets[i], c.dead[i] = slices.Clone(b), slices.Clone(d.dead[i])
 	}
 	return c
 }

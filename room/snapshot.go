@@ -146,15 +146,17 @@ func (m *Machine) Save(w io.Writer) error {
 }
 
 func saveDraw(put func(...uint64), b *bufio.Writer, d *draw) {
-	put(d.first, d.n, uint64(len(d.seed)), uint64(len(d.dead)))
+	put(d.first, d.n, uint64(len(d.seed)), uint64(d.gone))
 	b.Write(d.seed)
 	for _, bucket := range d.buckets {
 		for _, e := range bucket {
 			put(e.key, e.seq-d.first)
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(d.dead)) {
-		put(key)
+	for _, keys := range d.dead {
+		keys = slices.Clone(keys)
+		slices.Sort(keys) // one state has one snapshot
+		put(keys...)
 	}
 }
 
@@ -213,7 +215,7 @@ func Load(r io.Reader) (*Machine, error) {
 			return nil, bad
 		}
 		d.seal()
-		d.dead = nil
+		d.dead, d.gone = nil, 0
 		m.line.draws = append(m.line.draws, d)
 	}
 	if h.Coming {
@@ -302,7 +304,7 @@ func loadDraw(get func() uint64, read func([]byte), bad *error) *draw {
 		d.n++
 	}
 	for i := uint64(0); i < dead && *bad == nil; i++ {
-		d.dead[get()] = struct{}{}
+		d.kill(get())
 	}
 	return d
 }
