@@ -93,6 +93,8 @@ type Hub struct {
 	door   door
 	looks  chan look
 	done   chan struct{}
+	ctx    context.Context // ends with done
+	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	once   sync.Once
 
@@ -138,6 +140,7 @@ func New(opts Options) *Hub {
 		opts: opts, start: time.Now(), seed: maphash.MakeSeed(), rooms: map[string]*Room{},
 		looks: make(chan look, 1024), done: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
+	h.ctx, h.cancel = context.WithCancel(context.Background())
 	h.door.init(&h.opts)
 	h.pace.Store(&pace{cost: 10e3, stretch: 1})
 	for range opts.Shards {
@@ -154,7 +157,7 @@ func New(opts Options) *Hub {
 
 // Close cuts every connection. Drain first.
 func (h *Hub) Close() {
-	h.once.Do(func() { close(h.done) })
+	h.once.Do(func() { close(h.done); h.cancel() })
 	h.wg.Wait()
 }
 
@@ -199,9 +202,6 @@ type look struct {
 
 // looker asks sources, so that shards do not wait for stores.
 func (h *Hub) looker() {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	go func() { <-h.done; cancel() }()
 	for {
 		select {
 		case <-h.done:
@@ -209,7 +209,7 @@ func (h *Hub) looker() {
 		case l := <-h.looks:
 			h.counts.looks.Add(1)
 			head := l.room.Head()
-			ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+			ctx, cancel := context.WithTimeout(h.ctx, 5*time.Second)
 			st, err := l.room.source.Look(ctx, l.c.ticket)
 			cancel()
 			select {
