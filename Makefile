@@ -51,6 +51,12 @@ bench: install-tools ## ratios against peers, into bench/RESULTS.md
 install-tools: ## Debian and npm packages that the tests use
 	@./tools/install
 
+.PHONY: screenshots
+screenshots: install-tools ## the pictures of the README, by the page's own tests
+	@out=$$(mktemp -d) && USHER_TEST_ALL=1 USHER_SHOTS=$$out USHER_SHOTS_ONLY=waiting go test -count=1 -run TestEveryState ./web/page/browsertest && \
+	  cp $$out/waiting-en-light-1440.png docs/images/waiting-desktop.png && \
+	  cp $$out/waiting-ko-dark-360.png docs/images/waiting-phone.png && rm -rf $$out
+
 .PHONY: generate
 generate: ## schema, tables and what else is made from source
 	go generate ./...
