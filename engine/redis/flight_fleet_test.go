@@ -156,12 +156,27 @@ func TestTwentyProcessesOneHotKey(t *testing.T) { // cases/flight 11
 		}()
 	}
 	deadline := time.After(4 * time.Minute)
-	// hear collects lines until each living worker has sent n that begin so.
+	var open []fleetLoad // that wait for their answer
+	var answer string    // of this round, once it is given
+	arrive := func(l fleetLoad) {
+		if answer != "" && l.round == answer[:1] {
+			l.answer <- answer
+			return
+		}
+		open = append(open, l)
+	}
+	said := map[int][]string{}
+	// hear waits until each living worker has said n lines that begin so, and answers those lines.
 	hear := func(begin string, n int) map[int][]string {
-		got := map[int][]string{}
 		for {
+			got := map[int][]string{}
 			missing := 0
 			for _, w := range ws {
+				for _, l := range said[w.id] {
+					if strings.HasPrefix(l, begin) && !w.dead {
+						got[w.id] = append(got[w.id], l)
+					}
+				}
 				if !w.dead && len(got[w.id]) < n {
 					missing++
 				}
@@ -172,30 +187,34 @@ func TestTwentyProcessesOneHotKey(t *testing.T) { // cases/flight 11
 			select {
 			case l := <-lines:
 				id, _ := strconv.Atoi(l[0])
-				if strings.HasPrefix(l[1], begin) {
-					got[id] = append(got[id], l[1])
-				} else if rest, ok := strings.CutPrefix(l[1], "done "); ok {
-					fmt.Sscanf(strings.Fields(rest)[1], "%d", &ws[id].lost)
-				}
+				said[id] = append(said[id], l[1])
+			case l := <-loads:
+				arrive(l)
 			case <-deadline:
 				t.Fatalf("%d workers did not say %q", missing, begin)
 			}
 		}
 	}
+	// nextLoad waits until there is a load to answer, and takes it.
 	nextLoad := func() fleetLoad {
-		select {
-		case l := <-loads:
-			return l
-		case <-deadline:
-			t.Fatal("nobody loads")
-			panic("unreachable")
+		for len(open) == 0 {
+			select {
+			case l := <-loads:
+				arrive(l)
+			case <-deadline:
+				t.Fatal("nobody loads")
+			}
 		}
+		l := open[0]
+		open = open[1:]
+		return l
 	}
 	hear("ready", 1)
 
 	kills, rounds := 0, 5
 	for round := range rounds {
 		r := strconv.Itoa(round)
+		answer = ""
 		for _, w := range ws {
 			if !w.dead {
 				fmt.Fprintln(w.in, r)
@@ -215,18 +234,20 @@ func TestTwentyProcessesOneHotKey(t *testing.T) { // cases/flight 11
 				t.Fatal("a dead process loads")
 			}
 		}
-		v := fmt.Sprintf("value %s of %d", r, rand.Int())
-		l.answer <- v
+		answer = fmt.Sprintf("%s is the round's value, %d", r, rand.Int())
+		for _, l := range append(open, l) {
+			l.answer <- answer
+		}
+		open = nil
 		for id, got := range hear("got "+r, 5) {
 			for _, g := range got {
-				if g != fmt.Sprintf("got %s %q <nil>", r, v) {
+				if g != fmt.Sprintf("got %s %q <nil>", r, answer) {
 					t.Errorf("worker %d: %s", id, g)
 				}
 			}
 		}
-		if len(loads) > 0 {
-			// A straggler: a leader that was not fast enough to renew was taken for dead. It must have said so.
-			hear("done "+r, 1)
+		for id, got := range hear("done "+r, 1) {
+			ws[id].lost, _ = strconv.Atoi(strings.Fields(got[0])[2])
 		}
 	}
 	lost := 0

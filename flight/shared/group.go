@@ -189,7 +189,11 @@ func (g *Group[V]) journey(ctx context.Context, key string, w flight.With, load 
 			if b.After != 0 {
 				g.succeeded.Add(1)
 			}
-			return g.lead(ctx, key, w, st, asked, load)
+			v, again, err := g.lead(ctx, key, w, st, asked, load)
+			if !again {
+				return v, err
+			}
+			b.Token, b.After = rand.Text(), st.Fence // follow whoever has taken over
 		case Follow:
 			if b.After == 0 {
 				g.followed.Add(1)

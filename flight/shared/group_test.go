@@ -207,6 +207,27 @@ func TestDeadLeaderHasOneSuccessor(t *testing.T) { // cases/flight 11
 	})
 }
 
+func TestCutOffLeaderFollowsItsSuccessor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 2, shared.Options[string]{Lease: time.Second})
+		defer f.close()
+		a := f.ask(cancellable(t), 0, f.load("a", 10*time.Second))
+		synctest.Wait()
+		f.stores[0].away.Store(true)
+		time.Sleep(950 * time.Millisecond) // its load has been cancelled, a tenth of the lease before anybody else may begin
+		if f.now.Load() != 0 {
+			t.Error("loads on without a lease")
+		}
+		f.stores[0].away.Store(false)
+		b := f.ask(cancellable(t), 1, f.load("b", 3*time.Second))
+		x, y := <-a, <-b
+		if x.err != nil || x.Value != y.Value {
+			t.Errorf("got %q, %v; the other %q, %v", x.Value, x.err, y.Value, y.err)
+		}
+		f.want(2, 1)
+	})
+}
+
 func TestLeaderLeavesOthersGoOn(t *testing.T) { // cases/flight 2
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 2, shared.Options[string]{})

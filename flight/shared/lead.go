@@ -9,8 +9,9 @@ import (
 )
 
 // lead loads under a lease and publishes. It returns when the load has really ended, and the lease is renewed until then,
-// even if ctx has ended and the load does not care: nobody else may begin one before.
-func (g *Group[V]) lead(ctx context.Context, key string, w flight.With, st State, asked time.Time, load flight.Load[V]) (got[V], error) {
+// even if ctx has ended and the load does not care: nobody else may begin one before. again: the load was cancelled because
+// the lead was lost, and those who wait here should have what its successor brings.
+func (g *Group[V]) lead(ctx context.Context, key string, w flight.With, st State, asked time.Time, load flight.Load[V]) (res got[V], again bool, err error) {
 	g.led.Add(1)
 	loadCtx, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
@@ -35,7 +36,9 @@ func (g *Group[V]) lead(ctx context.Context, key string, w flight.With, st State
 	})
 	close(ended)
 	<-renewed
-	return g.publish(key, st, r, alone, err, loadCtx.Err() != nil)
+	lost := loadCtx.Err() != nil && context.Cause(loadCtx) == ErrLeaseLost
+	res, err = g.publish(key, st, r, alone, err, loadCtx.Err() != nil, lost)
+	return res, lost && err != nil && alone == nil && ctx.Err() == nil, err
 }
 
 // load asks origin, and also tells whether the load that ran said that its value is not shareable.
@@ -97,7 +100,7 @@ func (g *Group[V]) renew(key string, fence uint64, until time.Time, cancel conte
 }
 
 // publish tells the others what came of a lead. That the store does not answer changes nothing for who waits here.
-func (g *Group[V]) publish(key string, st State, r flight.Result[V], alone *flight.NotShareableError, err error, cancelled bool) (got[V], error) {
+func (g *Group[V]) publish(key string, st State, r flight.Result[V], alone *flight.NotShareableError, err error, cancelled, lost bool) (got[V], error) {
 	f := Finish{Space: g.space, Key: key, Fence: st.Fence, Keep: g.opts.Keep}
 	switch {
 	case alone != nil:
@@ -119,7 +122,7 @@ func (g *Group[V]) publish(key string, st State, r flight.Result[V], alone *flig
 		f.Result = Result{Status: Loaded, Value: b}
 	}
 	d, storeErr := g.finish(f)
-	if storeErr == nil && d.Lost {
+	if storeErr == nil && d.Lost && !lost {
 		g.lost.Add(1)
 	}
 	if alone != nil {
