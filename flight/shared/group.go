@@ -65,13 +65,13 @@ func New[V any](store Store, space string, opts Options[V]) *Group[V] {
 	if l.Timeout < 0 {
 		outer.Timeout = -1
 	}
-	if l.Copy != nil {
-		outer.Copy = func(v got[V]) got[V] { return got[V]{l.Copy(v.val), v.superseded, v.loaded} }
+	if dup := l.Copy; dup != nil {
+		outer.Copy = func(v got[V]) got[V] { return got[V]{dup(v.val), v.superseded, v.loaded} }
 	}
-	if l.Fill != nil {
+	if fill := l.Fill; fill != nil {
 		outer.Fill = func(k string, v got[V]) {
 			if !v.superseded {
-				l.Fill(k, v.val)
+				fill(k, v.val)
 			}
 		}
 	}
@@ -316,12 +316,20 @@ func (g *Group[V]) watch(ctx context.Context) {
 			g.wake(e.Key)
 		case Forgotten:
 			g.callers.Forget(e.Key)
+			g.forgotten(e.Key, false)
 			g.wake(e.Key)
 		case AllGone, Missed:
 			g.callers.ForgetAll()
+			g.forgotten("", true)
 			g.wakeAll()
 		}
 	})
+}
+
+func (g *Group[V]) forgotten(key string, all bool) {
+	if g.opts.OnForget != nil {
+		g.opts.OnForget(key, all)
+	}
 }
 
 func (g *Group[V]) wake(key string) {

@@ -507,3 +507,45 @@ func TestKeyOfKeepsKeysApart(t *testing.T) { // cases/flight 14
 		}
 	}
 }
+
+func TestFillAndCopyInEveryProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
+		cache := map[string]string{}
+		cleared := 0
+		f := newFleet(t, 3, shared.Options[string]{
+			Local: flight.Options[string, string]{
+				Fill: func(k, v string) { mu.Lock(); cache[k] += v; mu.Unlock() },
+				Copy: strings.ToUpper,
+			},
+			OnForget: func(key string, all bool) {
+				mu.Lock()
+				defer mu.Unlock()
+				if key == "k" && !all {
+					cleared++
+				}
+			},
+		})
+		defer f.close()
+		var all []<-chan answer
+		for i := range 3 {
+			all = append(all, f.ask(cancellable(t), i, f.load("v", time.Second)))
+		}
+		for _, c := range all {
+			(<-c).want(t, "V")
+		}
+		if cache["k"] != "vvv" { // each its own, in truth
+			t.Errorf("filled %q", cache["k"])
+		}
+		a := f.ask(cancellable(t), 0, f.load("old", time.Second))
+		synctest.Wait()
+		if err := f.gs[1].Forget(context.Background(), "k"); err != nil {
+			t.Fatal(err)
+		}
+		(<-a).want(t, "OLD")
+		synctest.Wait()
+		if cache["k"] != "vvv" || cleared != 3 {
+			t.Errorf("filled %q with what was forgotten; %d of 3 told", cache["k"], cleared)
+		}
+	})
+}

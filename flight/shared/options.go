@@ -28,6 +28,11 @@ type Options[V any] struct {
 	// Default 1 MiB.
 	MaxValue int
 
+	// OnForget is told, in every process, of a Forget of key or of all keys, also of one that may have been missed while
+	// the store did not answer. From then on this process fills nothing older (Local.Fill): the time to take the key out
+	// of its cache. It must be quick.
+	OnForget func(key string, all bool)
+
 	OnStoreFailure StorePolicy // default ServeAlone
 	// StoreTimeout bounds one call of the store. Default 1 s.
 	StoreTimeout time.Duration
