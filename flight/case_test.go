@@ -375,7 +375,7 @@ func TestFailingKeyBacksOff(t *testing.T) { // cases/flight 10
 		{&flight.Error{Class: flight.NotFound, Err: down}, 6},              // 0, .25, .75, 1.75, 3.75, 7.75
 		{&flight.Error{Class: flight.Permanent, Err: down}, 1},             // 0
 		{&flight.Error{Class: flight.Throttled, After: 4e9, Err: down}, 3}, // 0, 4, 8
-		{context.DeadlineExceeded, 1000},                                   // never remembered: a load each 10 ms
+		{context.DeadlineExceeded, 200},                                    // never remembered: a load each 50 ms
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var g flight.Group[string, string]
@@ -393,7 +393,7 @@ func TestFailingKeyBacksOff(t *testing.T) { // cases/flight 10
 						if !errors.Is(err, tc.err) {
 							t.Errorf("got %v", err)
 						}
-						time.Sleep(10*time.Millisecond - time.Since(start)%(10*time.Millisecond))
+						time.Sleep(50*time.Millisecond - time.Since(start)%(50*time.Millisecond))
 					}
 				})
 			}

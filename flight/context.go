@@ -89,6 +89,9 @@ func (c *loadContext[K, V]) Value(key any) any {
 	if key == (contextKey{}) {
 		return c
 	}
+	if c.cause.Load() != nil {
+		c.Done() // context.Cause looks for it through Value
+	}
 	if r := c.real.Load(); r != nil {
 		return r.Value(key)
 	}

@@ -393,10 +393,28 @@ func TestRememberIsBounded(t *testing.T) {
 	}
 }
 
+func TestCauseIsThereForWhoNeverWaited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g flight.Group[string, string]
+		ctx, cancel := context.WithCancel(context.Background())
+		cause := make(chan error)
+		go g.Do(ctx, "k", func(ctx context.Context) (string, error) {
+			time.Sleep(time.Second)
+			cause <- context.Cause(ctx) // Done was not called
+			return "", nil
+		})
+		synctest.Wait()
+		cancel()
+		if c := <-cause; c != flight.ErrAbandoned {
+			t.Errorf("cause %v", c)
+		}
+	})
+}
+
 func TestLoadContextIsWellBehaved(t *testing.T) {
 	type k struct{}
 	ctx, cancel := context.WithCancel(context.WithValue(context.Background(), k{}, "v"))
-	var g flight.Group[string, string]
+	g := flight.New(flight.Options[string, string]{OnLastLeave: flight.FinishLoad})
 	var kept, derived context.Context
 	var stop context.CancelFunc
 	g.Do(ctx, "k", func(ctx context.Context) (string, error) {

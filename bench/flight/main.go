@@ -19,13 +19,13 @@ import (
 
 func main() {
 	rounds := flag.Int("rounds", 21, "rounds of each measurement")
-	only := flag.String("only", "", "one of: uncontended, joiners, abandoned, storm, failing")
+	only := flag.String("only", "", "one of: uncontended, joiners, abandoned, storm, failing, http")
 	flag.Parse()
 	for _, m := range []struct {
 		name string
 		run  func(rounds int)
 	}{
-		{"uncontended", uncontended}, {"joiners", joiners}, {"abandoned", abandoned}, {"storm", storm}, {"failing", failing},
+		{"uncontended", uncontended}, {"joiners", joiners}, {"abandoned", abandoned}, {"storm", storm}, {"failing", failing}, {"http", func(n int) { overHTTP(min(n, 5)) }},
 	} {
 		if *only == "" || *only == m.name {
 			m.run(*rounds)
