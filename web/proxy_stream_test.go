@@ -27,14 +27,17 @@ func TestStreamsFlushAtOnce(t *testing.T) {
 		step := make(chan string)
 		s, ticket := inside(t, nil, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", kind)
-			if kind == "text/plain" {
-				w.Header().Set("Content-Length", "6")
+			if kind == "text/plain" { // of known length, and not small
+				w.Header().Set("Content-Length", "4102")
 			}
 			w.WriteHeader(200)
 			_ = http.NewResponseController(w).Flush()
 			for text := range step {
 				_, _ = io.WriteString(w, text)
 				_ = http.NewResponseController(w).Flush()
+			}
+			if kind == "text/plain" {
+				_, _ = w.Write(make([]byte, 4096))
 			}
 		})
 		resp, err := plain.Do(request(t, s.public.URL, "GET", "/", "", "Usher-Ticket", ticket))
@@ -49,7 +52,7 @@ func TestStreamsFlushAtOnce(t *testing.T) {
 			}
 		}
 		close(step)
-		if _, err := lines.ReadByte(); err != io.EOF {
+		if _, err := io.Copy(io.Discard, lines); err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}
 		resp.Body.Close()
