@@ -264,3 +264,85 @@ func TestForget(t *testing.T) {
 		t.Errorf("%d ended, %d requests, %d chunks", len(m.ended), len(m.requests), len(m.tickets.chunks))
 	}
 }
+
+// Of many waiters, each is abandoned when her own grace is over, by ticks that come only when
+// Wake says so.
+func TestEachIsAbandonedInTime(t *testing.T) {
+	c := testConfig(1)
+	c.Session.Claim, c.Queue.Grace = 0, Duration(5*time.Second)
+	m, now := newTest(t, c)
+	const n = 5 * chunkLen
+	heard := map[uint64]time.Duration{}
+	for k := range uint64(n) {
+		m.Step(&Command{Op: OpEnter, NewID: testID(k + 1)}, *now)
+		heard[k+1] = 0
+	}
+	for i, chunk := range []uint64{3, 1, 4, 0, 2, 3} { // heard from at different times
+		*now += 100_000 * int64(i+1)
+		r := m.Step(&Command{Op: OpTick}, *now)
+		for k := range uint64(chunkLen) {
+			seq := chunk*chunkLen + k + 1
+			m.Step(&Command{Op: OpStatus, Ref: Ref{seq, testID(seq)}}, *now)
+			heard[seq] = m.now
+		}
+		if len(r.Events) != 0 {
+			t.Fatal(r.Events)
+		}
+	}
+	ticks := 0
+	for m.line.Len() > 0 {
+		if ticks++; ticks > 1000 {
+			t.Fatalf("%d are still waiting", m.line.Len())
+		}
+		*now += int64((m.Wake() + time.Microsecond - 1) / time.Microsecond)
+		for _, e := range m.Step(&Command{Op: OpTick}, *now).Events {
+			if silent := e.Room - heard[e.Seq]; silent <= 5*time.Second || silent > 5*time.Second+210*time.Millisecond {
+				t.Fatalf("ticket %d was abandoned after %v", e.Seq, silent)
+			}
+		}
+	}
+}
+
+// Time between the last command and a recovery does not count at all.
+func TestRecoverOfALivingMachine(t *testing.T) {
+	m, now := newTest(t, testConfig(1))
+	in := m.Step(&Command{Op: OpEnter, NewID: testID(1)}, *now).View.Ref
+	m.Step(&Command{Op: OpClaim, Ref: in}, *now)
+	*now += 1_500_000
+	m.Recover()
+	if v := m.Step(&Command{Op: OpStatus, Ref: in}, *now).View; v.IdleEnd != 5*time.Minute || v.FinalEnd != 30*time.Minute {
+		t.Errorf("%+v", v)
+	}
+}
+
+// When all of a long line have gone, those who come next still get their positions.
+func TestLineOfWhichAllHaveGone(t *testing.T) {
+	var l Line
+	const n = 200_000
+	for pos := range uint64(n) {
+		l.apply(&Event{Type: Entered, Ref: Ref{Seq: pos + 1}, Pos: pos + 1})
+	}
+	for pos := range uint64(n) {
+		l.apply(&Event{Type: Left, Ref: Ref{Seq: pos + 1}, Pos: pos + 1})
+	}
+	l.apply(&Event{Type: Entered, Ref: Ref{Seq: n + 1}, Pos: n + 1})
+	if l.Len() != 1 || !l.Has(n+1) || l.At(0) != n+1 {
+		t.Errorf("%d in line, head %d", l.Len(), l.At(0))
+	}
+}
+
+// What nobody had to wait for in passthrough is not charged to the rate afterwards, and an
+// order that was in force for nobody leaves no trace.
+func TestPassthroughIsNotCharged(t *testing.T) {
+	c := testConfig(1_000_000)
+	c.Queue.Order, c.Capacity.RatePerMinute = Passthrough, 6
+	m, now := newTest(t, c)
+	for n := range uint64(100) {
+		m.Step(&Command{Op: OpEnter, NewID: testID(n)}, *now)
+	}
+	c.Queue.Order = FIFO
+	m.Step(&Command{Op: OpConfigure, Config: &c}, *now)
+	if v := m.Step(&Command{Op: OpEnter, NewID: testID(1000)}, *now).View; v.State != Active {
+		t.Errorf("the first one under the rate waits: %+v", v)
+	}
+}

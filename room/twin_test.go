@@ -618,6 +618,13 @@ func (p *pair) reload(t *rapid.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var again bytes.Buffer
+	if err := m.Save(&again); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(again.Bytes(), b.Bytes()) || len(m.requests) != len(p.replica.requests) {
+		t.Fatalf("a snapshot does not bring everything back:\n%q\n%q", b.Bytes(), again.Bytes())
+	}
 	a, _ := json.Marshal(p.replica.Summary())
 	c, _ := json.Marshal(m.Summary())
 	if !bytes.Equal(a, c) {
@@ -650,96 +657,100 @@ func genConfig(t *rapid.T) Config {
 }
 
 func TestMachineAgainstTwin(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		p := newPair()
-		cfg := genConfig(t)
-		if rapid.Bool().Draw(t, "scheduled") {
-			cfg.Schedule.OpensAt = Time{time.UnixMicro(p.clock).Add(time.Duration(rapid.IntRange(-5, 60).Draw(t, "opens")) * time.Second)}
-			cfg.Schedule.Prequeue = Duration(30 * time.Second)
-			if rapid.Bool().Draw(t, "closes") {
-				cfg.Schedule.ClosesAt = Time{cfg.Schedule.OpensAt.Add(40 * time.Second)}
-			}
+	for range 4 { // runs are cheap here
+		rapid.Check(t, machineAgainstTwin)
+	}
+}
+
+func machineAgainstTwin(t *rapid.T) {
+	p := newPair()
+	cfg := genConfig(t)
+	if rapid.Bool().Draw(t, "scheduled") {
+		cfg.Schedule.OpensAt = Time{time.UnixMicro(p.clock).Add(time.Duration(rapid.IntRange(-5, 60).Draw(t, "opens")) * time.Second)}
+		cfg.Schedule.Prequeue = Duration(30 * time.Second)
+		if rapid.Bool().Draw(t, "closes") {
+			cfg.Schedule.ClosesAt = Time{cfg.Schedule.OpensAt.Add(40 * time.Second)}
 		}
-		seed := func() []byte { return rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "seed") }
-		p.step(t, &Command{Op: OpConfigure, Config: &cfg, Seed: seed()})
-		ref := func(t *rapid.T) Ref {
-			if n := len(p.w.tickets); n > 0 && rapid.IntRange(0, 9).Draw(t, "known") > 0 {
-				return p.w.tickets[rapid.IntRange(max(0, n-12), n-1).Draw(t, "ticket")].ref
-			}
-			return Ref{rapid.Uint64Range(0, 50).Draw(t, "seq"), testID(99999)}
+	}
+	seed := func() []byte { return rapid.SliceOfN(rapid.Byte(), 32, 32).Draw(t, "seed") }
+	p.step(t, &Command{Op: OpConfigure, Config: &cfg, Seed: seed()})
+	ref := func(t *rapid.T) Ref {
+		if n := len(p.w.tickets); n > 0 && rapid.IntRange(0, 9).Draw(t, "known") > 0 {
+			return p.w.tickets[rapid.IntRange(max(0, n-12), n-1).Draw(t, "ticket")].ref
 		}
-		random := func(t *rapid.T) uint64 { return rapid.Uint64().Draw(t, "random") }
-		op := func(o Op) func(*rapid.T) {
-			return func(t *rapid.T) { p.step(t, &Command{Op: o, Ref: ref(t), Rand: random(t)}) }
-		}
-		t.Repeat(map[string]func(*rapid.T){
-			"enter": func(t *rapid.T) {
-				for range rapid.IntRange(1, 4).Draw(t, "n") {
-					p.nextID++
-					cmd := &Command{Op: OpEnter, NewID: testID(p.nextID), Rand: random(t)}
-					if rapid.Bool().Draw(t, "with request") {
-						cmd.Request = [16]byte{rapid.ByteRange(1, 30).Draw(t, "request")}
-					}
-					if rapid.IntRange(0, 4).Draw(t, "with ticket") == 0 {
-						cmd.Ref = ref(t)
-					}
-					p.step(t, cmd)
+		return Ref{rapid.Uint64Range(0, 50).Draw(t, "seq"), testID(99999)}
+	}
+	random := func(t *rapid.T) uint64 { return rapid.Uint64().Draw(t, "random") }
+	op := func(o Op) func(*rapid.T) {
+		return func(t *rapid.T) { p.step(t, &Command{Op: o, Ref: ref(t), Rand: random(t)}) }
+	}
+	t.Repeat(map[string]func(*rapid.T){
+		"enter": func(t *rapid.T) {
+			for range rapid.IntRange(1, 4).Draw(t, "n") {
+				p.nextID++
+				cmd := &Command{Op: OpEnter, NewID: testID(p.nextID), Rand: random(t)}
+				if rapid.Bool().Draw(t, "with request") {
+					cmd.Request = [16]byte{rapid.ByteRange(1, 30).Draw(t, "request")}
 				}
-			},
-			"crash": func(t *rapid.T) {
-				p.clock += rapid.SampledFrom([]int64{0, 1_000_000, 3_600_000_000, -5_000_000}).Draw(t, "away")
-				p.crash(t)
-			},
-			"enter with an id of the draw": func(t *rapid.T) {
-				p.step(t, &Command{Op: OpTick}) // so that time brings nothing more
-				if n := len(p.w.tickets); p.m.line.pre != nil && p.w.phase == PhasePrequeue && p.w.state != StateClosed {
-					before := p.m.Cursor
-					id := p.w.tickets[rapid.IntRange(p.w.firstPre, n-1).Draw(t, "whose")].ref.ID
-					res := p.m.Step(&Command{Op: OpEnter, NewID: id}, p.clock)
-					if len(p.w.waiting()) < int(p.m.config.Queue.MaxWaiting) && !errors.Is(res.Err, ErrIDTaken) || p.m.Cursor != before {
-						t.Fatalf("an id was drawn twice: %+v", res)
-					}
-				}
-			},
-			"status": op(OpStatus), "claim": op(OpClaim), "renew": op(OpRenew), "leave": op(OpLeave),
-			"heard": func(t *rapid.T) {
-				cmd := &Command{Op: OpHeard}
-				for _, tk := range p.w.tickets {
-					if rapid.Bool().Draw(t, "hears") {
-						cmd.Refs = append(cmd.Refs, tk.ref)
-					}
+				if rapid.IntRange(0, 4).Draw(t, "with ticket") == 0 {
+					cmd.Ref = ref(t)
 				}
 				p.step(t, cmd)
-			},
-			"time": func(t *rapid.T) {
-				p.clock += rapid.SampledFrom([]int64{1, 999, 100_000, 500_000, 1_000_000, 1_900_000, 5_000_000, -2_000_000, 60_000_000}).Draw(t, "µs")
+			}
+		},
+		"crash": func(t *rapid.T) {
+			p.clock += rapid.SampledFrom([]int64{0, 1_000_000, 3_600_000_000, -5_000_000}).Draw(t, "away")
+			p.crash(t)
+		},
+		"enter with an id of the draw": func(t *rapid.T) {
+			p.step(t, &Command{Op: OpTick}) // so that time brings nothing more
+			if n := len(p.w.tickets); p.m.line.pre != nil && p.w.phase == PhasePrequeue && p.w.state != StateClosed {
+				before := p.m.Cursor
+				id := p.w.tickets[rapid.IntRange(p.w.firstPre, n-1).Draw(t, "whose")].ref.ID
+				res := p.m.Step(&Command{Op: OpEnter, NewID: id}, p.clock)
+				if len(p.w.waiting()) < int(p.m.config.Queue.MaxWaiting) && !errors.Is(res.Err, ErrIDTaken) || p.m.Cursor != before {
+					t.Fatalf("an id was drawn twice: %+v", res)
+				}
+			}
+		},
+		"status": op(OpStatus), "claim": op(OpClaim), "renew": op(OpRenew), "leave": op(OpLeave),
+		"heard": func(t *rapid.T) {
+			cmd := &Command{Op: OpHeard}
+			for _, tk := range p.w.tickets {
+				if rapid.Bool().Draw(t, "hears") {
+					cmd.Refs = append(cmd.Refs, tk.ref)
+				}
+			}
+			p.step(t, cmd)
+		},
+		"time": func(t *rapid.T) {
+			p.clock += rapid.SampledFrom([]int64{1, 999, 100_000, 500_000, 1_000_000, 1_900_000, 5_000_000, -2_000_000, 60_000_000}).Draw(t, "µs")
+			p.step(t, &Command{Op: OpTick, Rand: random(t)})
+		},
+		"much time": func(t *rapid.T) {
+			for range 40 {
+				p.clock += 1_500_000
 				p.step(t, &Command{Op: OpTick, Rand: random(t)})
-			},
-			"much time": func(t *rapid.T) {
-				for range 40 {
-					p.clock += 1_500_000
-					p.step(t, &Command{Op: OpTick, Rand: random(t)})
-				}
-			},
-			"configure": func(t *rapid.T) {
-				c := genConfig(t)
-				c.Schedule = p.m.config.Schedule
-				if rapid.IntRange(0, 3).Draw(t, "reschedule") == 0 {
-					c.Schedule.OpensAt = Time{time.UnixMicro(p.clock).Add(time.Duration(rapid.IntRange(-5, 60).Draw(t, "opens")) * time.Second)}
-					c.Schedule.ClosesAt = Time{}
-				}
-				cmd := &Command{Op: OpConfigure, Config: &c, Seed: seed(), Rand: random(t)}
-				cmd.Digest = rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "digest")
-				cmd.IfRevision = rapid.SampledFrom([]uint64{0, 0, p.m.revision, 1}).Draw(t, "if")
-				p.step(t, cmd)
-			},
-			"state": func(t *rapid.T) {
-				p.step(t, &Command{Op: OpState, State: rapid.SampledFrom([]string{StateOpen, StateOpen, StatePaused, StateClosed}).Draw(t, "state"), Message: "m", Seed: seed(), Rand: random(t)})
-			},
-			"instances": func(t *rapid.T) {
-				p.step(t, &Command{Op: OpInstances, Instances: rapid.Int64Range(0, 3).Draw(t, "n"), Rand: random(t)})
-			},
-		})
+			}
+		},
+		"configure": func(t *rapid.T) {
+			c := genConfig(t)
+			c.Schedule = p.m.config.Schedule
+			if rapid.IntRange(0, 3).Draw(t, "reschedule") == 0 {
+				c.Schedule.OpensAt = Time{time.UnixMicro(p.clock).Add(time.Duration(rapid.IntRange(-5, 60).Draw(t, "opens")) * time.Second)}
+				c.Schedule.ClosesAt = Time{}
+			}
+			cmd := &Command{Op: OpConfigure, Config: &c, Seed: seed(), Rand: random(t)}
+			cmd.Digest = rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "digest")
+			cmd.IfRevision = rapid.SampledFrom([]uint64{0, 0, p.m.revision, 1}).Draw(t, "if")
+			p.step(t, cmd)
+		},
+		"state": func(t *rapid.T) {
+			p.step(t, &Command{Op: OpState, State: rapid.SampledFrom([]string{StateOpen, StateOpen, StatePaused, StateClosed}).Draw(t, "state"), Message: "m", Seed: seed(), Rand: random(t)})
+		},
+		"instances": func(t *rapid.T) {
+			p.step(t, &Command{Op: OpInstances, Instances: rapid.Int64Range(0, 3).Draw(t, "n"), Rand: random(t)})
+		},
 	})
 }
 
