@@ -36,7 +36,7 @@ type grant struct {
 	expires int64 // ms
 	forget  int64 // ms
 	state   state
-	at      [2]int // index in expiry and in memory
+	at      [2]int // index in expiry and in memory; -1: not in it
 }
 
 type state uint8
@@ -72,6 +72,11 @@ func NewMachine(floor uint64) *Machine {
 // Fence is the last fence drawn.
 func (m *Machine) Fence() uint64 { return m.fence }
 
+// Forgetting reports whether ids are left whose time to be forgotten has come: a step forgets at most MaxMoves.
+func (m *Machine) Forgetting(now int64) bool {
+	return m.memory.Len() > 0 && m.memory.list[0].forget <= max(m.now, now)/1000
+}
+
 // Idle reports whether the key may be forgotten but for its fence: nobody set it, or an
 // acquire made it and it was not acquired for Command.Idle. now is µs since 1970.
 func (m *Machine) Idle(now int64) bool {
@@ -104,9 +109,7 @@ func (m *Machine) Step(c *Command, now int64) Result {
 		r.Wake = c.Permits > m.limit
 		m.set, m.auto, m.limit = true, false, c.Permits
 	case OpDelete:
-		now := m.now
-		*m = *NewMachine(m.fence)
-		m.now = now
+		m.delete()
 		r.Wake = true // they learn that it is gone
 	}
 	if v := m.verdict; c.Op == OpStatus && v.until > ms {
@@ -118,7 +121,7 @@ func (m *Machine) Step(c *Command, now int64) Result {
 }
 
 func (m *Machine) acquire(c *Command, ms int64, r *Result) {
-	if g := m.ids[c.ID]; g != nil {
+	if g := m.known(c.ID, ms); g != nil {
 		m.again(g, ms, r)
 		return
 	}
@@ -158,6 +161,9 @@ func (m *Machine) acquire(c *Command, ms int64, r *Result) {
 		if i == 0 {
 			g.n = c.N
 		}
+		if old := m.ids[id]; old != nil { // forgotten, but not taken back yet
+			m.drop(old, r)
+		}
 		m.ids[id] = g
 		heap.Push(&m.expiry, g)
 		heap.Push(&m.memory, g)
@@ -173,6 +179,14 @@ func (m *Machine) nextExpiry(ms int64) time.Duration {
 		return 0
 	}
 	return time.Duration(max(m.expiry.list[0].expires-ms, 0)) * time.Millisecond
+}
+
+// known is what is remembered of an id.
+func (m *Machine) known(id ID, ms int64) *grant {
+	if g := m.ids[id]; g != nil && g.forget > ms {
+		return g
+	}
+	return nil
 }
 
 // again answers an acquire whose id is known.
@@ -203,16 +217,15 @@ func (m *Machine) promise(c *Command, ms int64) {
 }
 
 func (m *Machine) release(c *Command, ms int64, r *Result) {
-	first := m.ids[c.ID]
-	if first == nil {
-		r.Err = ErrExpired
-		return
-	}
-	if first.state == released {
-		return // repeated
+	n := 1
+	if first := m.known(c.ID, ms); first != nil {
+		if first.state == released {
+			return // repeated
+		}
+		n = max(first.n, 1)
 	}
 	freed := false
-	for _, id := range c.ID.Members(max(first.n, 1)) {
+	for _, id := range c.ID.Members(n) {
 		g := m.ids[id]
 		if g == nil || g.state != holding {
 			r.Err = ErrExpired
@@ -232,7 +245,7 @@ func (m *Machine) release(c *Command, ms int64, r *Result) {
 }
 
 func (m *Machine) extend(c *Command, ms int64, r *Result) {
-	first := m.ids[c.ID]
+	first := m.known(c.ID, ms)
 	if first == nil {
 		r.Err = ErrExpired
 		return
@@ -260,7 +273,7 @@ func (m *Machine) extend(c *Command, ms int64, r *Result) {
 }
 
 func (m *Machine) settle(c *Command, ms int64, r *Result) {
-	if g := m.ids[c.ID]; c.Fence < m.reopen || c.Fence > m.fence || g != nil && g.fence != c.Fence {
+	if g := m.known(c.ID, ms); c.Fence < m.reopen || c.Fence > m.fence || g != nil && g.fence != c.Fence {
 		r.Err = ErrStale
 		return
 	}
@@ -287,18 +300,44 @@ func (m *Machine) reclaim(ms int64, r *Result) {
 	}
 	for n := 0; n < MaxMoves && m.memory.Len() > 0 && m.memory.list[0].forget <= ms; n++ {
 		g := heap.Pop(&m.memory).(*grant)
-		if g.state == holding { // the loop above has not come so far
-			m.expire(g, r)
+		if g.at[1] = -1; g.state != holding { // else expire deletes it, when the loop above has come so far
+			delete(m.ids, g.id)
 		}
-		delete(m.ids, g.id)
 	}
 }
 
+// expire takes one permit back.
 func (m *Machine) expire(g *grant, r *Result) {
 	heap.Remove(&m.expiry, g.at[0])
 	g.state = expired
 	m.held--
 	r.Expired++
+	if g.at[1] < 0 {
+		delete(m.ids, g.id)
+	}
+}
+
+// drop makes room for another grant of the same id.
+func (m *Machine) drop(g *grant, r *Result) {
+	if g.state == holding {
+		m.expire(g, r)
+	}
+	if g.at[1] >= 0 {
+		heap.Remove(&m.memory, g.at[1])
+	}
+	delete(m.ids, g.id)
+}
+
+// delete forgets the key, but neither its fence nor its ids: a spent one is not granted anew.
+func (m *Machine) delete() {
+	for _, g := range m.expiry.list {
+		if g.state = expired; g.at[1] < 0 {
+			delete(m.ids, g.id)
+		}
+	}
+	old := *m
+	*m = *NewMachine(old.fence)
+	m.now, m.ids, m.memory = old.now, old.ids, old.memory
 }
 
 // grants is a heap by expiry (by 0) or by the time of forgetting (by 1); ties go by id, as in

@@ -128,7 +128,12 @@ func (w *twin) step(c *gate.Command, us int64) (err error, fence uint64, expired
 	case gate.OpSet:
 		w.set, w.limit = true, c.Permits
 	case gate.OpDelete:
-		*w = twin{fence: w.fence, reopened: w.fence + 1}
+		for _, p := range w.all {
+			if p.state == "held" {
+				p.state = "expired"
+			}
+		}
+		*w = twin{all: w.all, fence: w.fence, reopened: w.fence + 1}
 	}
 	return nil, 0, expired
 }

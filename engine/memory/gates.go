@@ -263,15 +263,19 @@ func (sh *gateShard) sweep(now int64) {
 	}
 	sh.mu.Unlock()
 	for _, key := range keys {
-		var wakes []func()
-		sh.mu.Lock()
-		if m := sh.keys[key]; m != nil {
-			wakes = sh.wakes(key, m.Step(&gate.Command{Op: gate.OpStatus}, now).Wake)
-			sh.drop(key, m, now)
-		}
-		sh.mu.Unlock()
-		for _, wake := range wakes {
-			wake()
+		for more := true; more; {
+			var wakes []func()
+			more = false
+			sh.mu.Lock()
+			if m := sh.keys[key]; m != nil {
+				r := m.Step(&gate.Command{Op: gate.OpStatus}, now)
+				wakes, more = sh.wakes(key, r.Wake), r.More || m.Forgetting(now)
+				sh.drop(key, m, now)
+			}
+			sh.mu.Unlock()
+			for _, wake := range wakes {
+				wake()
+			}
 		}
 	}
 }

@@ -24,10 +24,8 @@ import (
 //	N                    string: free permits; may be negative       } Redisson's
 //	{N}:timeout          zset: 16 raw bytes of an id, expiry in ms   }
 //	redisson_sc:{N}      channel: an integer ≥ 1, "try again"        }
-//	{N}:usher            hash: v 1, limit, fence, reopen, auto; node, until, overtaken of the promise
-//	{N}:usher:ids        hash: id → fence, permits of its acquire, "r" once released
-//	{N}:usher:forget     zset: id, when it is forgotten, in ms
-//	{N}:usher:verdict    string: until, fence, text
+//	{N}:usher            hash: v 1, limit, fence, reopen, auto, renew; settled (until), by, verdict; node, until, overtaken of the promise
+//	{N}:usher:id:{hex}   string: what is known of an id: fence, permits of its acquire, when it is forgotten, "r" once released
 //
 // Decisions are made at the server's time. A failover that loses writes may grant once more what was granted; the fence
 // is greater than the lost one as far as the new server's clock is not behind.
@@ -106,7 +104,7 @@ func gateChannel(key string) string { return "redisson_sc:{" + key + "}" }
 
 func gateKeys(key string) []string {
 	tag := "{" + key + "}"
-	return []string{key, tag + ":timeout", tag + ":usher", tag + ":usher:ids", tag + ":usher:forget", tag + ":usher:verdict"}
+	return []string{key, tag + ":timeout", tag + ":usher"}
 }
 
 func millis(d time.Duration) string { return strconv.FormatInt(d.Milliseconds(), 10) }
@@ -138,39 +136,37 @@ func (s *Gates) Do(ctx context.Context, key string, c *gate.Command) (gate.Resul
 
 // run calls the command's script, believing that the acquire had n permits. all: it had more, Result.N.
 func (s *Gates) run(ctx context.Context, key string, c *gate.Command, n int) (res gate.Result, all bool, err error) {
-	script, args := gateRest, []string{gateChannel(key), s.publish}
+	script, args, keys := gateRest, []string{gateChannel(key), s.publish}, gateKeys(key)
+	ids := func() {
+		for _, id := range c.ID.Members(n) {
+			args, keys = append(args, string(id[:])), append(keys, keys[2]+":id:"+id.String())
+		}
+	}
 	switch c.Op {
 	case gate.OpAcquire:
 		script = gateAcquire
 		args = append(args, millis(c.Lease), strconv.FormatInt(c.Permits, 10), millis(max(c.Idle, 4*c.Lease)),
 			strconv.FormatUint(c.Node, 10), millis(c.Patience))
-		args = appendIDs(args, c.ID, n)
+		ids()
 	case gate.OpRelease:
-		script, args = gateRelease, appendIDs(args, c.ID, n)
+		script = gateRelease
+		ids()
 	case gate.OpExtend:
-		script, args = gateExtend, appendIDs(append(args, millis(c.Lease)), c.ID, n)
+		script, args = gateExtend, append(args, millis(c.Lease))
+		ids()
 	case gate.OpSettle:
-		args = append(args, "settle", string(c.ID[:]), strconv.FormatUint(c.Fence, 10), millis(c.TTL), c.Verdict)
+		args = append(args, "settle", strconv.FormatUint(c.Fence, 10), millis(c.TTL), c.Verdict)
+		keys = append(keys, keys[2]+":id:"+c.ID.String())
 	case gate.OpSet:
 		args = append(args, "set", strconv.FormatInt(c.Permits, 10))
 	default:
 		args = append(args, c.Op.String())
 	}
-	msgs, err := script.Exec(ctx, s.client, gateKeys(key), args).ToArray()
+	msgs, err := script.Exec(ctx, s.client, keys, args).ToArray()
 	if err != nil {
 		return gate.Result{}, false, gateError(key, err)
 	}
 	return gateResult(msgs)
-}
-
-func appendIDs(args []string, id gate.ID, n int) []string {
-	if n == 1 {
-		return append(args, string(id[:]))
-	}
-	for _, id := range id.Members(n) {
-		args = append(args, string(id[:]))
-	}
-	return args
 }
 
 // gateResult reads what gate_prelude.lua's done returns.
@@ -178,25 +174,27 @@ func gateResult(msgs []rueidis.RedisMessage) (res gate.Result, all bool, err err
 	if len(msgs) != 15 {
 		return res, false, fmt.Errorf("%w: redis: a gate script gave %d values, not 15", gate.ErrUnknown, len(msgs))
 	}
-	var text [15]string
-	for i := range msgs {
-		if text[i], err = msgs[i].ToString(); err != nil {
-			return res, false, fmt.Errorf("%w: redis: %w", gate.ErrUnknown, err)
+	text := func(i int) string {
+		t, terr := msgs[i].ToString()
+		if terr != nil && err == nil {
+			err = fmt.Errorf("%w: redis: a gate script's value %d: %w", gate.ErrUnknown, i, terr)
 		}
+		return t
 	}
 	num := func(i int) int64 {
-		n, perr := strconv.ParseInt(text[i], 10, 64)
-		if perr != nil && err == nil {
-			err = fmt.Errorf("%w: redis: a gate script's value %d: %w", gate.ErrUnknown, i, perr)
+		n, nerr := msgs[i].AsInt64()
+		if nerr != nil && err == nil {
+			err = fmt.Errorf("%w: redis: a gate script's value %d: %w", gate.ErrUnknown, i, nerr)
 		}
 		return n
 	}
 	res = gate.Result{
-		At: num(1), N: int(num(2)), Fence: uint64(num(3)), Expires: num(4), Again: text[5] == "1",
-		Verdict: text[6], Until: num(7), Next: time.Duration(num(8)) * time.Millisecond,
-		Set: text[9] == "1", Limit: num(10), Free: num(11), Expired: int(num(12)), More: text[13] == "1", Wake: text[14] == "1",
+		At: num(1), N: int(num(2)), Fence: uint64(num(3)), Expires: num(4), Again: num(5) == 1,
+		Verdict: text(6), Until: num(7), Next: time.Duration(num(8)) * time.Millisecond,
+		Set: num(9) == 1, Limit: num(10), Free: num(11), Expired: int(num(12)), More: num(13) == 1, Wake: num(14) == 1,
 	}
-	switch text[0] {
+	answer := text(0)
+	switch answer {
 	case "":
 	case "all":
 		return res, true, err
@@ -213,7 +211,7 @@ func gateResult(msgs []rueidis.RedisMessage) (res gate.Result, all bool, err err
 	case "stale":
 		res.Err = gate.ErrStale
 	default:
-		err = fmt.Errorf("%w: redis: a gate script answered %q", gate.ErrUnknown, text[0])
+		err = fmt.Errorf("%w: redis: a gate script answered %q", gate.ErrUnknown, answer)
 	}
 	return res, false, err
 }

@@ -1,26 +1,32 @@
 -- ARGV: 3… the ids that the caller believes the acquire had
-local was = known(ARGV[3])
+local was = known(4)
 if was and was.released then return done('') end -- repeated
 if was and was.n > #ARGV - 2 then
-  r.n = was.n
+  r_n = was.n
   return done('all') -- ask again with all of them
 end
 
 local answer, any = '', false
-for i = 3, 2 + (was and math.max(was.n, 1) or 1) do
-  local id = ARGV[i]
-  local ends = score(id)
-  if not ends then
+for i = 1, was and math.max(was.n, 1) or 1 do
+  local id = ARGV[2 + i]
+  -- All that is due was taken back above, so what is left has not expired, unless there was too much.
+  local late = false
+  if more then
+    local ends = score(id)
+    late = ends and ends <= ms
+  end
+  if call('ZREM', KEYS[2], id) == 0 then
     answer = 'expired'
-  elseif ends <= ms then -- not taken back yet: it is now
-    take_back({id})
-    answer, any = 'expired', true
   else
-    redis.call('ZREM', KEYS[2], id)
     back(1)
     any = true
-    local about = i == 3 and was or known(id)
-    if about then redis.call('HSET', KEYS[4], id, fmt(about.fence) .. ' ' .. about.n .. ' r') end
+    if late then
+      expired, answer = expired + 1, 'expired'
+    else
+      local about = i == 1 and was
+      if i > 1 then about = known(3 + i) end
+      if about then know(3 + i, about.text .. 'r', about.forget) end
+    end
   end
 end
 wake = any and free and free > 0 or false

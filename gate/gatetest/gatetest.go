@@ -337,6 +337,7 @@ func testDelete(f *fixture) {
 	f.want(nil, &gate.Command{Op: gate.OpDelete})
 	f.counts(0, 0)
 	f.want(gate.ErrNotSet, acquire(2))
+	f.want(gate.ErrExpired, acquire(1)) // a spent id stays so
 	f.want(gate.ErrExpired, release(1))
 	f.want(gate.ErrStale, &gate.Command{Op: gate.OpSettle, ID: id(1), Fence: a.Fence, Verdict: "x", TTL: time.Second})
 	f.set(1)
