@@ -227,6 +227,17 @@ func TestComingBack(t *testing.T) {
 	}
 }
 
+// The store may say "admitted" before its log does. Who comes back with a cursor of before has not seen it.
+func TestAStoreAheadOfItsLog(t *testing.T) {
+	h, s := build(t, quick())
+	l := listen(t)
+	s.put(id(1), admitted)
+	c := join(t, h, s, l, 1, &push.Cursor{Epoch: 1, N: 0})
+	c.until("stats")
+	s.event(id(1), admitted)
+	c.until("admission")
+}
+
 func TestRecallIsBounded(t *testing.T) {
 	o := quick()
 	o.Recall = 10

@@ -309,6 +309,8 @@ func (s *shard) changed(c *Conn, ch *Change) {
 		s.ended(c, ch.Reason, ch.At, Cursor{c.room.Head().Epoch, ch.N - 1})
 		return
 	}
+	// Also where the store was ahead of its log: then the cursor that was taken for one from after the admission was not.
+	c.set(again)
 	s.look(c)
 }
 
