@@ -151,6 +151,9 @@ func TestAnUnknownCursorStartsAgain(t *testing.T) {
 func TestDrainAnswersAtOnce(t *testing.T) { // cases/push 15
 	hub, _, ask := build(t)
 	a := ask("", poll.Hold)
+	for hub.Conns() > 0 { // the first poll's
+		time.Sleep(time.Millisecond)
+	}
 	got := make(chan answer, 1)
 	go func() { got <- ask(a.Cursor, poll.Hold) }()
 	for hub.Conns() == 0 {
