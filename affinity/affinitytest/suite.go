@@ -167,8 +167,10 @@ func lostClaim(t *testing.T, c *client) { // cases/affinity 4
 
 func lateClear(t *testing.T, c *client) { // cases/affinity 1
 	old := c.mine("k", who(1))
-	if !c.clear("k", who(1), old.Generation) || !c.clear("k", who(1), old.Generation) {
-		t.Fatal("a clear may be repeated")
+	for range 2 {
+		if !c.clear("k", who(1), old.Generation) {
+			t.Fatal("a clear may be repeated")
+		}
 	}
 	row := c.mine("k", who(2))
 	for _, o := range []affinity.Identity{who(1), who(2), {Instance: who(2).Instance, Epoch: 9}} {

@@ -105,3 +105,10 @@ func (d *Directory) Drain(ctx context.Context, x affinity.Drain) (known bool, er
 	err = d.in(ctx, x.Check(), x.Space, func(m *affinity.Space, now int64) { known = m.Drain(x, now) })
 	return known, err
 }
+
+// Forget makes a space empty, as a restart does.
+func (d *Directory) Forget(space string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.spaces, space)
+}

@@ -1,0 +1,463 @@
+package affinity
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ushergo/usher/keylock"
+)
+
+// Owner is one instance's part: its sessions, the lock on each, and its rows in the directory. Make it with Open and end it
+// with Close. Its methods may be called by any goroutine.
+type Owner[S any] struct {
+	store Store
+	opts  Options[S]
+	id    Identity
+	locks *keylock.Locks
+
+	ctx  context.Context
+	stop context.CancelCauseFunc
+	wg   sync.WaitGroup
+	away sync.WaitGroup // clean-ups
+
+	mu       sync.Mutex
+	sessions map[string]*session[S]
+	tokens   map[string]string // claims whose answer was lost
+	building int
+	draining bool
+	deadline time.Time // of the drain; zero: none
+	failing  error     // the directory's last answer
+}
+
+// Session is what Use lends.
+type Session[S any] struct {
+	Value      S
+	Key        string
+	ID         string // as the directory has it
+	Generation uint64 // a fence: later sessions of the key have greater ones
+}
+
+type session[S any] struct {
+	Session[S]
+	ctx       context.Context // ends with the session
+	cancel    context.CancelCauseFunc
+	born      time.Time
+	used      time.Time
+	busy      int
+	confirmed time.Time // when the last good refresh began: its row lives until TTL later
+}
+
+// Open makes an owner and announces it. It does not need the directory to answer.
+func Open[S any](store Store, opts Options[S]) (*Owner[S], error) {
+	if err := opts.defaults(); err != nil {
+		return nil, err
+	}
+	o := &Owner[S]{
+		store: store, opts: opts, id: Identity{opts.Instance, opts.Epoch},
+		sessions: make(map[string]*session[S]), tokens: make(map[string]string),
+	}
+	lock := opts.Locks
+	lock.Forced = func(key string, gen uint64) {
+		o.opts.Logger.Warn("a task held a session for too long; the session is retired", "key", key)
+		o.retire(key, 0, keylock.ErrForced)
+		if opts.Locks.Forced != nil {
+			opts.Locks.Forced(key, gen)
+		}
+	}
+	o.locks = keylock.New(lock)
+	o.ctx, o.stop = context.WithCancelCause(context.Background())
+	o.wg.Go(o.refreshLoop)
+	o.wg.Go(o.watchLoop)
+	return o, nil
+}
+
+// Identity is this owner in the directory.
+func (o *Owner[S]) Identity() Identity { return o.id }
+
+// Addr is where this owner is reached.
+func (o *Owner[S]) Addr() string { return o.opts.Addr }
+
+// Space is the owner's.
+func (o *Owner[S]) Space() string { return o.opts.Space }
+
+// Locks are the lock of every entrance to the sessions.
+func (o *Owner[S]) Locks() *keylock.Locks { return o.locks }
+
+// Use runs f on the key's session, one caller at a time and in the order of arrival, and builds the session if there is
+// none anywhere. f's context ends with the hold and with the session; its cause says why. f must return then.
+//
+// Errors of its own: *NotOwnerError, ErrUnavailable (nobody could be asked), ErrDraining and ErrCapacity (for new sessions
+// alone), ErrClosed, what Build said, and those of keylock.
+func (o *Owner[S]) Use(ctx context.Context, key string, f func(ctx context.Context, s Session[S]) error) error {
+	if err := CheckKey(o.opts.Space, key); err != nil {
+		return err
+	}
+	return o.locks.Do(ctx, key, func(ctx context.Context) error {
+		s, err := o.enter(ctx, key)
+		if err != nil {
+			return err
+		}
+		defer o.leave(s)
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
+		return f(ctx, s.Session)
+	})
+}
+
+// enter is called by the holder of the key's lock.
+func (o *Owner[S]) enter(ctx context.Context, key string) (*session[S], error) {
+	for {
+		o.mu.Lock()
+		s, failing := o.sessions[key], o.failing
+		if s == nil {
+			o.mu.Unlock()
+			return o.claim(ctx, key)
+		}
+		if fresh := time.Since(s.confirmed) < 3*o.opts.Every; fresh || failing != nil && time.Since(s.confirmed) < o.opts.TTL-o.opts.Margin {
+			s.busy++
+			o.mu.Unlock()
+			return s, nil
+		}
+		o.mu.Unlock()
+		// The loop should have confirmed it long ago: this process has stood still, or the directory is slow. Ask.
+		o.refresh(context.WithoutCancel(ctx), []*session[S]{s})
+		if time.Since(s.confirmedAt(o)) >= o.opts.TTL-o.opts.Margin {
+			o.retire(key, s.Generation, ErrUnconfirmed)
+		}
+		if err := ctx.Err(); err != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (s *session[S]) confirmedAt(o *Owner[S]) time.Time {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return s.confirmed
+}
+
+func (o *Owner[S]) leave(s *session[S]) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s.busy--
+	s.used = time.Now()
+}
+
+// claim asks for the key and builds its session.
+func (o *Owner[S]) claim(ctx context.Context, key string) (*session[S], error) {
+	if err := o.reserve(); err != nil {
+		return nil, o.elsewhere(ctx, key, err)
+	}
+	defer func() {
+		o.mu.Lock()
+		o.building--
+		o.mu.Unlock()
+	}()
+	for range 3 {
+		token := o.token(key)
+		began := time.Now()
+		got, err := o.ask(ctx, key, token)
+		if err != nil {
+			return nil, err // the token is kept: the next one to ask is the same claim
+		}
+		o.forgetToken(key)
+		switch {
+		case got.Verdict == Yours:
+			return o.build(ctx, key, got.Row, began)
+		case got.Verdict == Theirs && got.Row.Owner == o.id:
+			// A row of our own that no session here belongs to: its clear was lost.
+			if _, err := o.clear(ctx, key, got.Row.Generation); err != nil {
+				return nil, err
+			}
+		case got.Verdict == Theirs:
+			return nil, &NotOwnerError{got.Row}
+		}
+	}
+	return nil, fmt.Errorf("%w: the claim of %q was taken back three times", ErrUnavailable, key)
+}
+
+// elsewhere says who has the session that cannot be made here.
+func (o *Owner[S]) elsewhere(ctx context.Context, key string, why error) error {
+	if errors.Is(why, ErrClosed) {
+		return why
+	}
+	if row, err := o.Lookup(ctx, key); err == nil && row.State != None && row.Owner != o.id {
+		return &NotOwnerError{row}
+	}
+	return why
+}
+
+func (o *Owner[S]) reserve() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.ctx.Err() != nil:
+		return context.Cause(o.ctx)
+	case o.draining:
+		return ErrDraining
+	case o.opts.MaxSessions > 0 && len(o.sessions)+o.building >= o.opts.MaxSessions:
+		return ErrCapacity
+	}
+	o.building++
+	return nil
+}
+
+// maxTokens bounds what is remembered of an outage; a claim that is forgotten ends at its deadline.
+const maxTokens = 10_000
+
+func (o *Owner[S]) token(key string) string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	t := o.tokens[key]
+	if t == "" {
+		if len(o.tokens) >= maxTokens {
+			clear(o.tokens)
+		}
+		t = rand.Text()
+		o.tokens[key] = t
+	}
+	return t
+}
+
+func (o *Owner[S]) forgetToken(key string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.tokens, key)
+}
+
+// ask claims, and asks a second time when the answer was lost.
+func (o *Owner[S]) ask(ctx context.Context, key, token string) (Claimed, error) {
+	var got Claimed
+	var err error
+	for range 2 {
+		call, cancel := context.WithTimeout(ctx, o.opts.CallTimeout)
+		got, err = o.store.Claim(call, Claim{
+			Space: o.opts.Space, Key: key, Owner: o.id, Addr: o.opts.Addr, Token: token, Build: o.opts.BuildFor,
+		})
+		cancel()
+		if err == nil || ctx.Err() != nil || errors.Is(err, ErrBadRequest) || errors.Is(err, ErrForeign) {
+			break
+		}
+	}
+	return got, unavailable(err)
+}
+
+func unavailable(err error) error {
+	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrBadRequest) || errors.Is(err, ErrForeign) {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrUnavailable, err)
+}
+
+func (o *Owner[S]) clear(ctx context.Context, key string, gen uint64) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.opts.CallTimeout)
+	defer cancel()
+	got, err := o.store.Clear(ctx, Clear{Space: o.opts.Space, Key: key, Owner: o.id, Generation: gen})
+	return got.Cleared, unavailable(err)
+}
+
+func (o *Owner[S]) build(ctx context.Context, key string, row Row, began time.Time) (*session[S], error) {
+	bctx, cancel := context.WithDeadlineCause(ctx, began.Add(o.opts.BuildFor), fmt.Errorf("affinity: the session was not built within %v", o.opts.BuildFor))
+	defer cancel()
+	defer context.AfterFunc(o.ctx, cancel)()
+	v, err := o.opts.Build(bctx, key, row.Generation)
+	if o.opts.Observer != nil {
+		o.opts.Observer.Built(key, time.Since(began), err)
+	}
+	if err != nil {
+		o.release(key, row.Generation)
+		return nil, err
+	}
+	now := time.Now()
+	s := &session[S]{Session: Session[S]{Value: v, Key: key, ID: rand.Text(), Generation: row.Generation}, born: now, used: now, confirmed: now}
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	// The row must say ready before anybody uses it. What ctx says counts no more: the session exists.
+	held, err := o.confirm(context.WithoutCancel(ctx), []*session[S]{s}, true)
+	if err == nil && !held[0] {
+		err = ErrLost
+	}
+	o.mu.Lock()
+	if err == nil && o.ctx.Err() != nil {
+		err = context.Cause(o.ctx)
+	}
+	if err == nil && context.Cause(ctx) == keylock.ErrForced { // retired before it was there
+		err = keylock.ErrForced
+	}
+	if err != nil {
+		o.mu.Unlock()
+		s.cancel(err)
+		o.close(s, err)
+		o.release(key, row.Generation)
+		return nil, asItIs(err)
+	}
+	s.busy++
+	o.sessions[key] = s
+	o.mu.Unlock()
+	return s, nil
+}
+
+// asItIs leaves the errors that are not the directory's.
+func asItIs(err error) error {
+	if errors.Is(err, ErrLost) || errors.Is(err, ErrClosed) || errors.Is(err, keylock.ErrForced) {
+		return err
+	}
+	return unavailable(err)
+}
+
+// release gives a row back aside, and again for a while when the directory does not answer; after that it expires.
+func (o *Owner[S]) release(key string, gen uint64) {
+	o.away.Go(func() {
+		for wait := 50 * time.Millisecond; wait < 10*time.Second; wait *= 3 {
+			if _, err := o.clear(context.Background(), key, gen); err == nil || errors.Is(err, ErrBadRequest) {
+				return
+			}
+			select {
+			case <-time.After(wait):
+			case <-o.ctx.Done():
+				return
+			}
+		}
+	})
+}
+
+// retire ends a session. gen 0: whichever there is.
+func (o *Owner[S]) retire(key string, gen uint64, why error) {
+	o.mu.Lock()
+	s := o.sessions[key]
+	if s == nil || gen != 0 && s.Generation != gen || s.busy > 0 && (why == ErrIdle || why == ErrAge) {
+		o.mu.Unlock()
+		return
+	}
+	delete(o.sessions, key)
+	o.mu.Unlock()
+	s.cancel(why)
+	if o.opts.Observer != nil {
+		o.opts.Observer.Retired(key, why)
+	}
+	o.close(s, why)
+	if !errors.Is(why, ErrLost) {
+		o.release(key, s.Generation)
+	}
+}
+
+func (o *Owner[S]) close(s *session[S], why error) {
+	if o.opts.Close != nil {
+		o.away.Go(func() { o.opts.Close(s.Value, why) })
+	}
+}
+
+// Retire ends a key's session, as a caller does who finds it broken. false: there was none here.
+func (o *Owner[S]) Retire(key string, why error) bool {
+	o.mu.Lock()
+	s := o.sessions[key]
+	o.mu.Unlock()
+	if s == nil {
+		return false
+	}
+	o.retire(key, s.Generation, why)
+	return true
+}
+
+// Owns gives the generation of the session that is here; 0: none. It does not ask the directory.
+func (o *Owner[S]) Owns(key string) uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s := o.sessions[key]; s != nil {
+		return s.Generation
+	}
+	return 0
+}
+
+// Ended is closed when the session of that generation ends; nil where it is not here.
+func (o *Owner[S]) Ended(key string, gen uint64) <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s := o.sessions[key]; s != nil && s.Generation == gen {
+		return s.ctx.Done()
+	}
+	return nil
+}
+
+// Lookup reads the key's row in the directory.
+func (o *Owner[S]) Lookup(ctx context.Context, key string) (Row, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.opts.CallTimeout)
+	defer cancel()
+	row, err := o.store.Get(ctx, o.opts.Space, key)
+	return row, unavailable(err)
+}
+
+// Sessions is how many there are here.
+func (o *Owner[S]) Sessions() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.sessions)
+}
+
+// Health is nil while new sessions can be made; else readiness should say degraded. It is no reason to restart: sessions go
+// on, and it mends itself.
+func (o *Owner[S]) Health() error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.ctx.Err() != nil:
+		return context.Cause(o.ctx)
+	case o.draining:
+		return ErrDraining
+	}
+	return o.failing
+}
+
+// Drain takes no new sessions and waits until those there are have ended, or ctx; it closes what is left.
+func (o *Owner[S]) Drain(ctx context.Context) error {
+	o.mu.Lock()
+	o.draining = true
+	o.mu.Unlock()
+	o.announce(ctx)
+	tick := time.NewTicker(max(min(o.opts.Every/10, 100*time.Millisecond), time.Millisecond))
+	defer tick.Stop()
+	for o.Sessions() > 0 {
+		select {
+		case <-ctx.Done():
+			n := o.retireAll(ErrDraining)
+			return fmt.Errorf("affinity: %d sessions were closed at the end of the drain: %w", n, context.Cause(ctx))
+		case <-tick.C:
+		}
+	}
+	return nil
+}
+
+func (o *Owner[S]) retireAll(why error) int {
+	o.mu.Lock()
+	var keys []string
+	for key := range o.sessions {
+		keys = append(keys, key)
+	}
+	o.mu.Unlock()
+	for _, key := range keys {
+		o.retire(key, 0, why)
+	}
+	return len(keys)
+}
+
+// Close ends all sessions, gives their rows back side by side and departs. It waits for Close of each session.
+func (o *Owner[S]) Close() error {
+	o.mu.Lock()
+	if errors.Is(context.Cause(o.ctx), ErrClosed) {
+		o.mu.Unlock()
+		return nil
+	}
+	o.mu.Unlock()
+	o.stop(ErrClosed)
+	o.wg.Wait()
+	o.retireAll(ErrClosed)
+	o.away.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), o.opts.CallTimeout)
+	defer cancel()
+	_, err := o.store.Announce(ctx, Announce{Space: o.opts.Space, Owner: o.id})
+	return unavailable(err)
+}

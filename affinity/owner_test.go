@@ -1,0 +1,539 @@
+package affinity_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ushergo/usher/affinity"
+	"github.com/ushergo/usher/engine/memory"
+	"github.com/ushergo/usher/keylock"
+)
+
+// flaky is a directory whose answers can be lost, and that can be away.
+type flaky struct {
+	affinity.Store
+	away atomic.Bool // nothing arrives
+	lost atomic.Bool // it is obeyed, and the answer is lost
+	slow atomic.Int64
+}
+
+var errCut = errors.New("connection cut")
+
+func through[T any](ctx context.Context, f *flaky, call func() (T, error)) (T, error) {
+	var none T
+	if d := time.Duration(f.slow.Load()); d > 0 {
+		select {
+		case <-time.After(d):
+		case <-ctx.Done():
+			return none, ctx.Err()
+		}
+	}
+	if f.away.Load() {
+		return none, errCut
+	}
+	got, err := call()
+	if f.lost.Load() {
+		return none, errCut
+	}
+	return got, err
+}
+
+func (f *flaky) Claim(ctx context.Context, c affinity.Claim) (affinity.Claimed, error) {
+	return through(ctx, f, func() (affinity.Claimed, error) { return f.Store.Claim(ctx, c) })
+}
+
+func (f *flaky) Refresh(ctx context.Context, r affinity.Refresh) (affinity.Refreshed, error) {
+	return through(ctx, f, func() (affinity.Refreshed, error) { return f.Store.Refresh(ctx, r) })
+}
+
+func (f *flaky) Clear(ctx context.Context, c affinity.Clear) (affinity.Cleared, error) {
+	return through(ctx, f, func() (affinity.Cleared, error) { return f.Store.Clear(ctx, c) })
+}
+
+func (f *flaky) Announce(ctx context.Context, a affinity.Announce) (affinity.Announced, error) {
+	return through(ctx, f, func() (affinity.Announced, error) { return f.Store.Announce(ctx, a) })
+}
+
+func (f *flaky) Get(ctx context.Context, space, key string) (affinity.Row, error) {
+	return through(ctx, f, func() (affinity.Row, error) { return f.Store.Get(ctx, space, key) })
+}
+
+// thing is a session; it must be used by one at a time, and not after it was closed.
+type thing struct {
+	gen    uint64
+	inside atomic.Int32
+	closed atomic.Pointer[error]
+}
+
+// world is a directory and what was built.
+type world struct {
+	t      *testing.T
+	dir    affinity.Store
+	builds atomic.Int32
+	mu     sync.Mutex
+	things []*thing
+}
+
+func (w *world) owner(id string, store affinity.Store, change func(*affinity.Options[*thing])) *affinity.Owner[*thing] {
+	w.t.Helper()
+	opts := affinity.Options[*thing]{
+		Space: "s", Instance: id, Addr: id + ":80", Epoch: uint64(time.Now().UnixMicro()),
+		Build: func(_ context.Context, _ string, fence uint64) (*thing, error) {
+			w.builds.Add(1)
+			th := &thing{gen: fence}
+			w.mu.Lock()
+			w.things = append(w.things, th)
+			w.mu.Unlock()
+			return th, nil
+		},
+		Close: func(th *thing, why error) {
+			if !th.closed.CompareAndSwap(nil, &why) {
+				w.t.Error("closed twice")
+			}
+		},
+	}
+	if change != nil {
+		change(&opts)
+	}
+	o, err := affinity.Open(store, opts)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return o
+}
+
+// visit uses a session and says which.
+func (w *world) visit(o *affinity.Owner[*thing], key string) (*thing, error) {
+	var got *thing
+	err := o.Use(w.t.Context(), key, func(ctx context.Context, s affinity.Session[*thing]) error {
+		got = s.Value
+		if s.Value.inside.Add(1) != 1 {
+			w.t.Error("two callers use one session")
+		}
+		if s.Value.closed.Load() != nil {
+			w.t.Error("a closed session is used")
+		}
+		if s.Value.gen != s.Generation || s.Key != key || s.ID == "" {
+			w.t.Errorf("%+v", s)
+		}
+		s.Value.inside.Add(-1)
+		return nil
+	})
+	return got, err
+}
+
+func (w *world) must(o *affinity.Owner[*thing], key string) *thing {
+	w.t.Helper()
+	th, err := w.visit(o, key)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return th
+}
+
+func inBubble(t *testing.T, f func(t *testing.T, w *world)) {
+	synctest.Test(t, func(t *testing.T) { f(t, &world{t: t, dir: memory.NewDirectory(nil)}) })
+}
+
+func why(th *thing) error {
+	if p := th.closed.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+func TestOnlyOneBuilds(t *testing.T) { // cases/affinity 4
+	inBubble(t, func(t *testing.T, w *world) {
+		var owners []*affinity.Owner[*thing]
+		for i := range 20 {
+			o := w.owner(fmt.Sprint("i", i), w.dir, nil)
+			defer o.Close()
+			owners = append(owners, o)
+		}
+		var wg sync.WaitGroup
+		var served, elsewhere atomic.Int32
+		for i := range 200 {
+			wg.Go(func() {
+				_, err := w.visit(owners[i%20], "k")
+				var other *affinity.NotOwnerError
+				switch {
+				case err == nil:
+					served.Add(1)
+				case errors.As(err, &other) && other.Row.Addr != "":
+					elsewhere.Add(1)
+				default:
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		if w.builds.Load() != 1 || served.Load() != 10 || elsewhere.Load() != 190 {
+			t.Errorf("%d builds, %d served, %d elsewhere", w.builds.Load(), served.Load(), elsewhere.Load())
+		}
+	})
+}
+
+func TestLostAnswersOfClaims(t *testing.T) { // cases/affinity 4
+	inBubble(t, func(t *testing.T, w *world) {
+		f := &flaky{Store: w.dir}
+		o := w.owner("a", f, nil)
+		defer o.Close()
+		f.lost.Store(true)
+		if _, err := w.visit(o, "k"); !errors.Is(err, affinity.ErrUnavailable) {
+			t.Fatalf("got %v", err)
+		}
+		row, _ := w.dir.Get(t.Context(), "s", "k")
+		f.lost.Store(false)
+		if th := w.must(o, "k"); th.gen != row.Generation || w.builds.Load() != 1 {
+			t.Errorf("generation %d, the lost claim's was %d", th.gen, row.Generation)
+		}
+		// The clear that was lost leaves a row of our own behind.
+		f.away.Store(true)
+		o.Retire("k", errors.New("broken"))
+		time.Sleep(time.Minute)
+		f.away.Store(false)
+		w.must(o, "k")
+	})
+}
+
+func TestDirectoryAway(t *testing.T) { // cases/affinity 5
+	inBubble(t, func(t *testing.T, w *world) {
+		f := &flaky{Store: w.dir}
+		a, b := w.owner("a", f, nil), w.owner("b", f, nil)
+		defer a.Close()
+		defer b.Close()
+		first := w.must(a, "k")
+		f.slow.Store(int64(1900 * time.Millisecond)) // a stall moves nothing
+		time.Sleep(20 * time.Second)
+		f.slow.Store(0)
+		f.away.Store(true)
+		for range 60 { // ten minutes
+			time.Sleep(10 * time.Second)
+			if th := w.must(a, "k"); th != first {
+				t.Fatal("another session")
+			}
+			if err := a.Health(); !errors.Is(err, affinity.ErrUnavailable) {
+				t.Fatalf("health says %v", err)
+			}
+			if _, err := w.visit(b, "k"); !errors.Is(err, affinity.ErrUnavailable) {
+				t.Fatalf("b got %v", err)
+			}
+		}
+		f.away.Store(false)
+		time.Sleep(6 * time.Second)
+		if w.must(a, "k") != first || a.Health() != nil || w.builds.Load() != 1 {
+			t.Fatal("it did not recover")
+		}
+		var other *affinity.NotOwnerError
+		if _, err := w.visit(b, "k"); !errors.As(err, &other) || other.Row.Owner.Instance != "a" {
+			t.Fatalf("b got %v", err)
+		}
+	})
+}
+
+func TestUnconfirmedOwnerStopsInTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		f := &flaky{Store: w.dir}
+		a := w.owner("a", f, func(o *affinity.Options[*thing]) {
+			o.TTL, o.Margin, o.Every = time.Minute, 10*time.Second, 5*time.Second
+		})
+		b := w.owner("b", w.dir, nil)
+		defer a.Close()
+		defer b.Close()
+		ended := make(chan error, 1)
+		var th *thing
+		go func() {
+			ended <- a.Use(t.Context(), "k", func(ctx context.Context, s affinity.Session[*thing]) error {
+				th = s.Value
+				<-ctx.Done()
+				return context.Cause(ctx)
+			})
+		}()
+		time.Sleep(7 * time.Second)
+		f.away.Store(true)
+		began := time.Now()
+		if err := <-ended; !errors.Is(err, affinity.ErrUnconfirmed) {
+			t.Fatalf("got %v", err)
+		}
+		if row, _ := w.dir.Get(t.Context(), "s", "k"); row.State != affinity.Ready || row.Left < 5*time.Second {
+			t.Errorf("it stopped after %v, and the row has %+v", time.Since(began), row)
+		}
+		synctest.Wait()
+		if !errors.Is(why(th), affinity.ErrUnconfirmed) {
+			t.Errorf("closed: %v", why(th))
+		}
+		time.Sleep(time.Minute)
+		if next := w.must(b, "k"); next.gen <= th.gen {
+			t.Error("the generation does not grow")
+		}
+	})
+}
+
+func TestEvictedOwnerStops(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a, b := w.owner("a", w.dir, nil), w.owner("b", w.dir, nil)
+		defer a.Close()
+		defer b.Close()
+		old := w.must(a, "k")
+		row, _ := a.Lookup(t.Context(), "k")
+		if got, err := w.dir.Clear(t.Context(), affinity.Clear{Space: "s", Key: "k", Owner: row.Owner, Generation: row.Generation}); err != nil || !got.Cleared {
+			t.Fatal(got, err)
+		}
+		w.must(b, "k")
+		time.Sleep(6 * time.Second)
+		if a.Owns("k") != 0 || !errors.Is(why(old), affinity.ErrLost) {
+			t.Errorf("a still has it: %v", why(old))
+		}
+		if row, _ := b.Lookup(t.Context(), "k"); row.Owner.Instance != "b" {
+			t.Errorf("its end took b's row: %+v", row) // cases/affinity 1
+		}
+		// The store forgets everything: owners hear it and build anew.
+		thing := w.must(b, "k")
+		w.dir.(*memory.Directory).Forget("s")
+		time.Sleep(6 * time.Second)
+		if !errors.Is(why(thing), affinity.ErrLost) {
+			t.Error("b did not hear it")
+		}
+		if next := w.must(a, "k"); next.gen <= thing.gen {
+			t.Error("the generation does not grow")
+		}
+	})
+}
+
+// stopped stands still like a process under SIGSTOP: its refreshes hang.
+func TestStoppedOwnerAsksFirst(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		f := &flaky{Store: w.dir}
+		a := w.owner("a", f, func(o *affinity.Options[*thing]) { o.CallTimeout = 10 * time.Minute })
+		b := w.owner("b", w.dir, nil)
+		defer b.Close()
+		old := w.must(a, "k")
+		f.slow.Store(int64(5 * time.Minute)) // nothing that it sends arrives, and it does not know
+		time.Sleep(time.Minute)
+		row, _ := b.Lookup(t.Context(), "k")
+		_, _ = w.dir.Clear(t.Context(), affinity.Clear{Space: "s", Key: "k", Owner: row.Owner, Generation: row.Generation})
+		w.must(b, "k")
+		f.slow.Store(0)
+		var other *affinity.NotOwnerError
+		if _, err := w.visit(a, "k"); !errors.As(err, &other) || other.Row.Owner.Instance != "b" {
+			t.Errorf("it served: %v", err)
+		}
+		synctest.Wait()
+		if !errors.Is(why(old), affinity.ErrLost) {
+			t.Errorf("closed: %v", why(old))
+		}
+		a.Close()
+	})
+}
+
+func TestForcedReleaseRetiresTheSession(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		o := w.owner("a", w.dir, func(o *affinity.Options[*thing]) {
+			o.Locks = keylock.Options{MaxHold: 10 * time.Second}
+		})
+		defer o.Close()
+		hung := make(chan *thing, 1)
+		leave := make(chan struct{})
+		ended := make(chan error, 1)
+		go func() {
+			ended <- o.Use(t.Context(), "k", func(ctx context.Context, s affinity.Session[*thing]) error {
+				s.Value.inside.Add(1)
+				hung <- s.Value
+				<-leave // it does not hear its context
+				return nil
+			})
+		}()
+		old := <-hung
+		next := w.must(o, "k") // waits for the forced release
+		if next == old || next.gen <= old.gen {
+			t.Error("the session of a hung task was handed on")
+		}
+		synctest.Wait()
+		if !errors.Is(why(old), keylock.ErrForced) {
+			t.Errorf("closed: %v", why(old))
+		}
+		close(leave)
+		if err := <-ended; !errors.Is(err, keylock.ErrForced) {
+			t.Errorf("got %v", err)
+		}
+		if w.must(o, "k") != next {
+			t.Error("the late release changed something")
+		}
+	})
+}
+
+func TestLoginSingleFlightAloneIsNotEnough(t *testing.T) {
+	// What many build first: one login for each account, shared by all who ask. It lets them in together.
+	share := func(use func(key string, f func(*thing))) (together bool) {
+		var most, now atomic.Int32
+		var wg sync.WaitGroup
+		for range 10 {
+			wg.Go(func() {
+				use("k", func(*thing) {
+					n := now.Add(1)
+					for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+					}
+					time.Sleep(time.Second)
+					now.Add(-1)
+				})
+			})
+		}
+		wg.Wait()
+		return most.Load() > 1
+	}
+	inBubble(t, func(t *testing.T, w *world) {
+		var asked atomic.Bool
+		var one *thing
+		ready := make(chan struct{})
+		if !share(func(_ string, f func(*thing)) {
+			if asked.CompareAndSwap(false, true) { // the single flight: one logs in, the others wait for it
+				time.Sleep(time.Second)
+				one = new(thing)
+				close(ready)
+			}
+			<-ready
+			f(one)
+		}) {
+			t.Error("single flight kept callers apart; then nobody needs the lock")
+		}
+		o := w.owner("a", w.dir, nil)
+		defer o.Close()
+		if share(func(key string, f func(*thing)) {
+			if err := o.Use(t.Context(), key, func(_ context.Context, s affinity.Session[*thing]) error { f(s.Value); return nil }); err != nil {
+				t.Error(err)
+			}
+		}) {
+			t.Error("two callers used one session at once")
+		}
+	})
+}
+
+func TestCapacityAndDrainConcernNewSessions(t *testing.T) { // cases/affinity 12
+	inBubble(t, func(t *testing.T, w *world) {
+		a := w.owner("a", w.dir, func(o *affinity.Options[*thing]) { o.MaxSessions, o.DrainFor = 2, time.Minute })
+		b := w.owner("b", w.dir, nil)
+		defer a.Close()
+		defer b.Close()
+		one := w.must(a, "1")
+		w.must(a, "2")
+		synctest.Wait() // it has announced itself
+		if _, err := w.visit(a, "3"); !errors.Is(err, affinity.ErrCapacity) {
+			t.Errorf("got %v", err)
+		}
+		w.must(b, "4")
+		var other *affinity.NotOwnerError
+		if _, err := w.visit(a, "4"); !errors.As(err, &other) {
+			t.Errorf("at capacity it still knows who has it: %v", err)
+		}
+		if w.must(a, "1") != one {
+			t.Error("another session")
+		}
+		if ok, err := w.dir.Drain(t.Context(), affinity.Drain{Space: "s", Instance: "a", On: true}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		time.Sleep(6 * time.Second)
+		a.Retire("2", affinity.ErrIdle)
+		if _, err := w.visit(a, "5"); !errors.Is(err, affinity.ErrDraining) || !errors.Is(a.Health(), affinity.ErrDraining) {
+			t.Errorf("got %v", err)
+		}
+		if w.must(a, "1") != one {
+			t.Error("a drain ends no session before its deadline")
+		}
+		time.Sleep(62 * time.Second)
+		if !errors.Is(why(one), affinity.ErrDraining) {
+			t.Errorf("closed: %v", why(one))
+		}
+		w.must(b, "1")
+		_, _ = w.dir.Drain(t.Context(), affinity.Drain{Space: "s", Instance: "a", On: false})
+		time.Sleep(6 * time.Second)
+		three := w.must(a, "3")
+		if err := a.Close(); err != nil || !errors.Is(why(three), affinity.ErrClosed) {
+			t.Error(err, why(three))
+		}
+		w.must(b, "3") // at once: its row was given back
+		if list, _ := w.dir.Instances(t.Context(), "s"); len(list) != 1 {
+			t.Errorf("%+v", list)
+		}
+		if _, err := w.visit(a, "6"); !errors.Is(err, affinity.ErrClosed) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestFailedBuildGivesTheKeyBack(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		broken := errors.New("the site is down")
+		a := w.owner("a", w.dir, func(o *affinity.Options[*thing]) {
+			o.BuildFor = 10 * time.Second
+			o.Build = func(ctx context.Context, key string, _ uint64) (*thing, error) {
+				if key == "slow" {
+					<-ctx.Done()
+					return nil, context.Cause(ctx)
+				}
+				return nil, broken
+			}
+		})
+		b := w.owner("b", w.dir, nil)
+		defer a.Close()
+		defer b.Close()
+		if _, err := w.visit(a, "k"); !errors.Is(err, broken) {
+			t.Errorf("got %v", err)
+		}
+		synctest.Wait()
+		w.must(b, "k")
+		if _, err := w.visit(a, "slow"); err == nil {
+			t.Error("built")
+		}
+		synctest.Wait()
+		w.must(b, "slow")
+	})
+}
+
+func TestIdleAndAge(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		o := w.owner("a", w.dir, func(o *affinity.Options[*thing]) { o.Idle, o.MaxLife = time.Minute, 3*time.Minute })
+		defer o.Close()
+		th := w.must(o, "k")
+		for range 5 {
+			time.Sleep(30 * time.Second)
+			if w.must(o, "k") != th {
+				t.Fatal("ended early")
+			}
+		}
+		time.Sleep(40 * time.Second)
+		if !errors.Is(why(th), affinity.ErrAge) {
+			t.Errorf("closed: %v", why(th))
+		}
+		th = w.must(o, "k")
+		time.Sleep(70 * time.Second)
+		if !errors.Is(why(th), affinity.ErrIdle) {
+			t.Errorf("closed: %v", why(th))
+		}
+		synctest.Wait()
+		if row, _ := o.Lookup(t.Context(), "k"); row.State != affinity.None {
+			t.Errorf("%+v", row)
+		}
+	})
+}
+
+func TestLaterStartStopsTheEarlier(t *testing.T) {
+	inBubble(t, func(t *testing.T, w *world) {
+		a := w.owner("a", w.dir, nil)
+		th := w.must(a, "k")
+		time.Sleep(time.Second)
+		again := w.owner("a", w.dir, nil)
+		defer again.Close()
+		time.Sleep(6 * time.Second)
+		if !errors.Is(why(th), affinity.ErrSuperseded) || !errors.Is(a.Health(), affinity.ErrSuperseded) {
+			t.Errorf("closed: %v, health %v", why(th), a.Health())
+		}
+		w.must(again, "k")
+		a.Close()
+	})
+}
