@@ -184,16 +184,16 @@ func (m *Machine) obey(cmd *Command) (View, error) {
 }
 
 func (m *Machine) enter(cmd *Command) (View, error) {
-	m.lapse(cmd.Ref.Seq)
+	m.lapse(cmd.Ref)
 	if c, i := m.tickets.find(cmd.Ref); c != nil && c.state[i] < codeEnded {
 		m.hear(cmd.Ref)
 		return m.view(cmd.Ref, false), nil
 	}
 	if cmd.Request != [16]byte{} {
 		if seq, ok := m.requests[cmd.Request]; ok {
-			m.lapse(seq)
 			c, i := m.tickets.at(seq)
 			ref := Ref{Seq: seq, ID: c.id[i]}
+			m.lapse(ref)
 			if c.state[i] >= codeEnded {
 				return m.view(ref, false), ErrSpent
 			}
@@ -241,7 +241,7 @@ func (m *Machine) tick() uint32 { return uint32(m.now / seenTick) }
 
 // lookup finds a ticket. Whoever holds a validly signed ticket that is forgotten has ended.
 func (m *Machine) lookup(ref Ref) (View, error) {
-	m.lapse(ref.Seq)
+	m.lapse(ref)
 	c, i := m.tickets.find(ref)
 	switch {
 	case c == nil && ref.Seq > m.seq, ref.Seq == 0:
@@ -256,10 +256,10 @@ func (m *Machine) lookup(ref Ref) (View, error) {
 
 // lapse ends a session whose time is up although no tick has come for it yet: using it must
 // not revive it.
-func (m *Machine) lapse(seq uint64) {
-	if s := m.sessions[seq]; s != nil {
+func (m *Machine) lapse(ref Ref) {
+	if s := m.sessions[ref.Seq]; s != nil && s.id == ref.ID {
 		if at, why := m.deadline(s); at <= m.now {
-			m.end(seq, Expired, why)
+			m.end(ref.Seq, Expired, why)
 		}
 	}
 }

@@ -243,7 +243,7 @@ func (w *twin) setPhase(p Phase, seed []byte) {
 
 // step obeys a command and returns what the machine should say, given whom the machine
 // picked, to be admitted or skipped (for random draws only).
-func (w *twin) step(cmd *Command, clock int64, picks []Ref) (v View, err error, admittedNow []Ref) {
+func (w *twin) step(cmd *Command, clock int64, picks []Ref) (v View, admittedNow []Ref, err error) {
 	if w.clock != 0 {
 		w.now += min(max(time.Duration(clock-w.clock)*time.Microsecond, 0), 2*time.Second)
 	}
@@ -264,12 +264,12 @@ func (w *twin) step(cmd *Command, clock int64, picks []Ref) (v View, err error, 
 		t := set[0]
 		if len(set) > 1 {
 			if n == len(picks) {
-				return v, fmt.Errorf("twin: one of %d should have been admitted, nobody was", len(set)), nil
+				return v, nil, fmt.Errorf("twin: one of %d should have been admitted, nobody was", len(set))
 			}
 			want := picks[n]
 			i := slices.IndexFunc(set, func(t *twinTicket) bool { return t.ref == want })
 			if i < 0 {
-				return v, fmt.Errorf("twin: %v was not in the draw", want), nil
+				return v, nil, fmt.Errorf("twin: %v was not in the draw", want)
 			}
 			t = set[i]
 		}
@@ -288,7 +288,7 @@ func (w *twin) step(cmd *Command, clock int64, picks []Ref) (v View, err error, 
 			v.State = Active
 		}
 	}
-	return v, err, admittedNow
+	return v, admittedNow, err
 }
 
 func (w *twin) obey(cmd *Command) (View, error) {
@@ -476,7 +476,7 @@ func newPair() *pair {
 
 func (p *pair) step(t *rapid.T, cmd *Command) Result {
 	p.steps++
-	limit, active := p.m.limit, p.w.used()
+	limit := p.m.limit
 	res := p.m.Step(cmd, p.clock)
 	var admitted, picks []Ref
 	for i := range res.Events {
@@ -506,12 +506,12 @@ func (p *pair) step(t *rapid.T, cmd *Command) Result {
 		case LimitChanged:
 			limit = e.Limit.Limit
 		case Admitted:
-			if active = int64(len(p.mirror.Inside)); active > limit && p.m.config.Queue.Order != Passthrough {
+			if active := int64(len(p.mirror.Inside)); active > limit && p.m.config.Queue.Order != Passthrough {
 				t.Fatalf("%d admitted, limit %d", active, limit)
 			}
 		}
 	}
-	v, err, want := p.w.step(cmd, p.clock, picks)
+	v, want, err := p.w.step(cmd, p.clock, picks)
 	if !errors.Is(res.Err, err) && !(err != nil && errors.Is(err, res.Err)) {
 		t.Fatalf("%+v\nmachine %v, twin %v", cmd, res.Err, err)
 	}
