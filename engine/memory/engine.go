@@ -189,7 +189,7 @@ func (e *Engine) Do(ctx context.Context, id string, cmd *room.Command) (room.Res
 		res, err := h.do(ctx, cmd)
 		if cmd.Op == room.OpConfigure && errors.Is(err, room.ErrNotFound) { // it is just being deleted
 			e.making.Lock()
-			e.making.Unlock() //nolint:staticcheck // to wait for it
+			e.making.Unlock() //lint:ignore SA2001 to wait for it
 			continue
 		}
 		return res, err

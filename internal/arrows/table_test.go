@@ -24,6 +24,7 @@ func table() []rule {
 		{folder: "flight/httpflight", ours: []string{"flight", "flight/..."}, http: true, why: "flight stands alone; httpflight adds net/http"},
 		{folder: "flight/shared/...", ours: []string{"flight", "flight/shared"}, others: suiteClients(), why: "suites import the feature, never an engine"},
 		{folder: "flight/shared", ours: []string{"flight"}, why: "flight stands alone"},
+		{folder: "flight/flighttest", ours: []string{"flight", "flight/shared"}, others: suiteClients(), why: "suites import the feature, never an engine"},
 		{folder: "flight", why: "flight stands alone"},
 
 		{folder: "room/...", ours: []string{"room"}, others: suiteClients(), why: "suites import the feature, never an engine"},
