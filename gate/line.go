@@ -12,7 +12,7 @@ import (
 const (
 	// recheck is how soon a line asks the store even if nobody woke it: a lost message costs no
 	// more than that (cases/gate 8).
-	recheck = 800 * time.Millisecond
+	recheck = 950 * time.Millisecond
 	// tryTime bounds one call of a line.
 	tryTime = 5 * time.Second
 	// side is how many of a line's heads are asked for at once when that many permits are free.

@@ -1,8 +1,6 @@
 package gate
 
 import (
-	"bytes"
-	"container/heap"
 	"time"
 )
 
@@ -20,8 +18,8 @@ type Machine struct {
 	held  int64
 
 	ids     map[ID]*grant
-	expiry  grants // those held, by expiry
-	memory  grants // all, by when they are forgotten
+	expiry  queue // those held, by expiry
+	memory  queue // all, by when they are forgotten
 	fence   uint64
 	reopen  uint64 // no permit with a smaller fence may settle
 	verdict verdict
@@ -36,7 +34,7 @@ type grant struct {
 	expires int64 // ms
 	forget  int64 // ms
 	state   state
-	at      [2]int // index in expiry and in memory; -1: not in it
+	at      [2]int // where in expiry and in memory; -1: not in it
 }
 
 type state uint8
@@ -65,7 +63,7 @@ type promise struct {
 func NewMachine(floor uint64) *Machine {
 	return &Machine{
 		ids: map[ID]*grant{}, fence: floor, reopen: floor + 1,
-		expiry: grants{by: 0}, memory: grants{by: 1},
+		expiry: queue{by: 0}, memory: queue{by: 1},
 	}
 }
 
@@ -74,7 +72,7 @@ func (m *Machine) Fence() uint64 { return m.fence }
 
 // Forgetting reports whether ids are left whose time to be forgotten has come: a step forgets at most MaxMoves.
 func (m *Machine) Forgetting(now int64) bool {
-	return m.memory.Len() > 0 && m.memory.list[0].forget <= max(m.now, now)/1000
+	return len(m.memory.list) > 0 && m.memory.list[0].key <= max(m.now, now)/1000
 }
 
 // Idle reports whether the key may be forgotten but for its fence: nobody set it, or an
@@ -165,8 +163,8 @@ func (m *Machine) acquire(c *Command, ms int64, r *Result) {
 			m.drop(old, r)
 		}
 		m.ids[id] = g
-		heap.Push(&m.expiry, g)
-		heap.Push(&m.memory, g)
+		m.expiry.push(g, g.expires)
+		m.memory.push(g, g.forget)
 	}
 	m.held += int64(c.N)
 	if m.limit <= m.held {
@@ -175,10 +173,10 @@ func (m *Machine) acquire(c *Command, ms int64, r *Result) {
 }
 
 func (m *Machine) nextExpiry(ms int64) time.Duration {
-	if m.expiry.Len() == 0 {
+	if len(m.expiry.list) == 0 {
 		return 0
 	}
-	return time.Duration(max(m.expiry.list[0].expires-ms, 0)) * time.Millisecond
+	return time.Duration(max(m.expiry.list[0].key-ms, 0)) * time.Millisecond
 }
 
 // known is what is remembered of an id.
@@ -237,7 +235,7 @@ func (m *Machine) release(c *Command, ms int64, r *Result) {
 			r.Err = ErrExpired
 			continue
 		}
-		heap.Remove(&m.expiry, g.at[0])
+		m.expiry.remove(g)
 		g.state = released
 		m.held--
 	}
@@ -266,8 +264,8 @@ func (m *Machine) extend(c *Command, ms int64, r *Result) {
 		g := m.ids[id]
 		g.expires = r.Expires
 		g.forget = r.Expires + c.Lease.Milliseconds()
-		heap.Fix(&m.expiry, g.at[0])
-		heap.Fix(&m.memory, g.at[1])
+		m.expiry.move(g, g.expires)
+		m.memory.move(g, g.forget)
 	}
 	m.used = ms
 }
@@ -291,16 +289,17 @@ func (m *Machine) draw() uint64 {
 // reclaim takes back permits whose lease has ended, and forgets ids whose time has come: at
 // most MaxMoves of each, the earliest first.
 func (m *Machine) reclaim(ms int64, r *Result) {
-	for n := 0; m.expiry.Len() > 0 && m.expiry.list[0].expires <= ms; n++ {
+	for n := 0; len(m.expiry.list) > 0 && m.expiry.list[0].key <= ms; n++ {
 		if n == MaxMoves {
 			r.More = true
 			break
 		}
-		m.expire(m.expiry.list[0], r)
+		m.expire(m.expiry.list[0].grant, r)
 	}
-	for n := 0; n < MaxMoves && m.memory.Len() > 0 && m.memory.list[0].forget <= ms; n++ {
-		g := heap.Pop(&m.memory).(*grant)
-		if g.at[1] = -1; g.state != holding { // else expire deletes it, when the loop above has come so far
+	for n := 0; n < MaxMoves && len(m.memory.list) > 0 && m.memory.list[0].key <= ms; n++ {
+		g := m.memory.list[0].grant
+		m.memory.remove(g)
+		if g.state != holding { // else expire deletes it, when the loop above has come so far
 			delete(m.ids, g.id)
 		}
 	}
@@ -308,7 +307,7 @@ func (m *Machine) reclaim(ms int64, r *Result) {
 
 // expire takes one permit back.
 func (m *Machine) expire(g *grant, r *Result) {
-	heap.Remove(&m.expiry, g.at[0])
+	m.expiry.remove(g)
 	g.state = expired
 	m.held--
 	r.Expired++
@@ -323,58 +322,19 @@ func (m *Machine) drop(g *grant, r *Result) {
 		m.expire(g, r)
 	}
 	if g.at[1] >= 0 {
-		heap.Remove(&m.memory, g.at[1])
+		m.memory.remove(g)
 	}
 	delete(m.ids, g.id)
 }
 
 // delete forgets the key, but neither its fence nor its ids: a spent one is not granted anew.
 func (m *Machine) delete() {
-	for _, g := range m.expiry.list {
-		if g.state = expired; g.at[1] < 0 {
-			delete(m.ids, g.id)
+	for _, e := range m.expiry.list {
+		if e.grant.state = expired; e.grant.at[1] < 0 {
+			delete(m.ids, e.grant.id)
 		}
 	}
 	old := *m
 	*m = *NewMachine(old.fence)
 	m.now, m.ids, m.memory = old.now, old.ids, old.memory
-}
-
-// grants is a heap by expiry (by 0) or by the time of forgetting (by 1); ties go by id, as in
-// a Redis sorted set.
-type grants struct {
-	list []*grant
-	by   int
-}
-
-func (h *grants) key(g *grant) int64 {
-	if h.by == 0 {
-		return g.expires
-	}
-	return g.forget
-}
-
-func (h *grants) Len() int { return len(h.list) }
-func (h *grants) Less(i, j int) bool {
-	a, b := h.list[i], h.list[j]
-	if x, y := h.key(a), h.key(b); x != y {
-		return x < y
-	}
-	return bytes.Compare(a.id[:], b.id[:]) < 0
-}
-func (h *grants) Swap(i, j int) {
-	h.list[i], h.list[j] = h.list[j], h.list[i]
-	h.list[i].at[h.by], h.list[j].at[h.by] = i, j
-}
-func (h *grants) Push(x any) {
-	g := x.(*grant)
-	g.at[h.by] = len(h.list)
-	h.list = append(h.list, g)
-}
-func (h *grants) Pop() any {
-	last := len(h.list) - 1
-	g := h.list[last]
-	h.list[last] = nil
-	h.list = h.list[:last]
-	return g
 }

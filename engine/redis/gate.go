@@ -94,11 +94,20 @@ var (
 	//go:embed gate_rest.lua
 	gateRestSource string
 
-	gateAcquire = rueidis.NewLuaScript(gatePrelude + gateAcquireSource)
-	gateRelease = rueidis.NewLuaScript(gatePrelude + gateReleaseSource)
-	gateExtend  = rueidis.NewLuaScript(gatePrelude + gateExtendSource)
-	gateRest    = rueidis.NewLuaScript(gatePrelude + gateRestSource)
+	gateAcquire = gateScript(gateAcquireSource, true)
+	gateRelease = gateScript(gateReleaseSource, false)
+	gateExtend  = gateScript(gateExtendSource, false)
+	gateRest    = gateScript(gateRestSource, true)
 )
+
+// gateScript puts the prelude before a script. all: it looks at the promise and the verdict too.
+func gateScript(source string, all bool) *rueidis.Lua {
+	prelude := gatePrelude
+	if all {
+		prelude = strings.Replace(prelude, "--[[MORE]]", ", 'node', 'until', 'overtaken', 'settled', 'by', 'verdict', 'renew'", 1)
+	}
+	return rueidis.NewLuaScript(prelude + source)
+}
 
 func gateChannel(key string) string { return "redisson_sc:{" + key + "}" }
 

@@ -14,7 +14,7 @@ local function fmt(n) return string.format('%.0f', n) end
 -- Read first, so that a key that is not ours is refused before anything changes. It is never touched.
 local free = pcall('GET', KEYS[1])
 local due = pcall('ZRANGEBYSCORE', KEYS[2], '-inf', ms, 'LIMIT', 0, MAX_MOVES + 1)
-local meta = pcall('HMGET', KEYS[3], 'v', 'limit', 'fence', 'reopen', 'auto', 'node', 'until', 'overtaken', 'settled', 'by', 'verdict', 'renew')
+local meta = pcall('HMGET', KEYS[3], 'v', 'limit', 'fence', 'reopen', 'auto'--[[MORE]])
 if (free and type(free) == 'table') or due.err or meta.err then
   local want = {'string', 'zset', 'hash'}
   for i = 1, 3 do
