@@ -4,6 +4,11 @@
 //	proxy := httputil.NewSingleHostReverseProxy(origin)
 //	http.Handle("/", httpflight.Handler(proxy, httpflight.Options{}))
 //
+// Transport does the same behind a proxy, for the requests that it sends, so that what the proxy does with each client's
+// response stays hers:
+//
+//	proxy.Transport = httpflight.Transport(proxy.Transport, httpflight.Options{})
+//
 // It is not a cache. Nobody gets a response to a request that was finished before hers began.
 //
 // # Which requests are equal
@@ -26,10 +31,33 @@
 //   - When the first client goes the fill goes on for the others, and by default also for nobody, for at most
 //     Options.Timeout, because the next client is likely to be near.
 //   - Timeout runs until the response's header is there. The budget is held until the origin's response has ended.
-//   - The shared request carries the first client's headers. A handler behind this one that adds headers which name a
-//     client must not do so when Shared(r.Context()) is true.
+//   - The shared request carries the first client's headers, but for Options.DropHeaders and IgnoreCookies. A handler
+//     behind this one that adds headers which name a client must not do so when Shared(r.Context()) is true.
 //   - A request that may change things (POST, PUT, …), once answered, parts the loads of the same host and path (and
 //     those that its Location and Content-Location name) from who comes later: she waits for a new one.
 //   - While a key's origin fails (5xx, 429) it is asked again on a schedule (Options.Backoff); others get 503 with
 //     Retry-After at once.
+//
+// # In a configuration file
+//
+// Options are the keys of a "collapse:" section; all have defaults:
+//
+//	collapse:
+//	  query: [page, sort]              # default: the query as sent
+//	  headers: [Accept, Accept-Encoding, Accept-Language, Origin, X-Requested-With]
+//	  principal_header: ""             # whose request it is, when it carries Cookie or Authorization
+//	  ignore_cookies: [usher-*, __Host-usher-*]
+//	  drop_headers: [X-Usher-Ticket-Id, X-Usher-Token]
+//	  timeout: 30s                     # for the origin's header
+//	  concurrency: 0                   # shared requests at the origin at once; 0: no limit
+//	  per_second: 0                    # and a second
+//	  burst: 0
+//	  max_pending: 1024                # waiting for these two; more get 503 origin_busy
+//	  max_waiters: 100000
+//	  max_waiters_per_key: 20000
+//	  max_body: 1048576                # bytes
+//	  slow_client: 10s
+//	  on_leave: finish                 # or cancel
+//	  not_shareable_for: 10s
+//	  backoff: on                      # or off
 package httpflight

@@ -21,21 +21,30 @@ import (
 
 // Collapser is the handler that Handler makes.
 type Collapser struct {
-	next  http.Handler
-	opts  Options
-	keys  *keyer
-	group *flight.Group[Key, *stream]
-	under underWay
-	past  atomic.Uint64
+	core
+	next http.Handler
 }
 
 // Handler puts a Collapser in front of next. It panics on options that Validate refuses.
 func Handler(next http.Handler, opts Options) *Collapser {
+	return &Collapser{core: newCore(opts), next: next}
+}
+
+// core is what handler and transport have in common.
+type core struct {
+	opts  Options
+	keys  *keyer
+	group *flight.Group[Key, *stream]
+	under *underWay
+	past  *atomic.Uint64
+}
+
+func newCore(opts Options) core {
 	if err := opts.Validate(); err != nil {
 		panic(err)
 	}
 	opts = opts.withDefaults()
-	return &Collapser{next: next, opts: opts, keys: newKeyer(opts), group: flight.New(opts.group())}
+	return core{opts: opts, keys: newKeyer(opts), group: flight.New(opts.group()), under: &underWay{}, past: &atomic.Uint64{}}
 }
 
 // Stats is a snapshot.
@@ -45,13 +54,13 @@ type Stats struct {
 }
 
 // Stats takes a snapshot.
-func (c *Collapser) Stats() Stats { return Stats{c.group.Stats(), c.past.Load()} }
+func (c *core) Stats() Stats { return Stats{c.group.Stats(), c.past.Load()} }
 
 // Close refuses further shared requests and waits for those that are at the origin; see flight.Group.Close.
-func (c *Collapser) Close(ctx context.Context) error { return c.group.Close(ctx) }
+func (c *core) Close(ctx context.Context) error { return c.group.Close(ctx) }
 
 // ForgetAll parts everything that is under way from all requests to come, for instance after a deployment.
-func (c *Collapser) ForgetAll() { c.group.ForgetAll() }
+func (c *core) ForgetAll() { c.group.ForgetAll() }
 
 type sharedKey struct{}
 
@@ -69,38 +78,50 @@ func (c *Collapser) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	s, rd, err := c.get(r, key, func(rec *recorder, out *http.Request) error {
+		c.next.ServeHTTP(rec, out)
+		return nil
+	})
+	if err != nil {
+		c.refuse(w, r, err)
+		return
+	}
+	s.serve(w, r, rd)
+}
+
+// get is the response to r, which has that key, and r's place in it. ask makes the request to the origin and writes its
+// response to the recorder, or returns why there is none.
+func (c *core) get(r *http.Request, key Key, ask func(*recorder, *http.Request) error) (*stream, *reader, error) {
 	with := flight.With{}
 	if c.opts.Class != nil {
 		with.Class = c.opts.Class(r)
 	}
-	load := func(ctx context.Context) (*stream, error) { return c.fetch(ctx, key, r) }
 	for {
-		res, err := c.group.DoWith(r.Context(), key, with, load)
+		res, err := c.group.DoWith(r.Context(), key, with, func(ctx context.Context) (*stream, error) { return c.fetch(ctx, key, r, ask) })
 		s := res.Value
 		if s == nil {
-			c.refuse(w, r, err)
-			return
+			return nil, nil, err
 		}
-		rd := s.attach()
-		if rd == nil && !with.Alone {
-			with.Alone = true // it has grown too long to be shared
-			continue
+		switch rd := s.attach(); {
+		case rd != nil:
+			return s, rd, nil
+		case with.Alone:
+			return nil, nil, errUnfinished
 		}
-		if rd == nil {
-			panic(http.ErrAbortHandler)
-		}
-		s.serve(w, r, rd)
-		return
+		with.Alone = true // it has grown too long to be shared
 	}
 }
 
 // fetch is the load: it asks the handler behind and tells the response as soon as its header is there.
-func (c *Collapser) fetch(ctx context.Context, key Key, r *http.Request) (*stream, error) {
+func (c *core) fetch(ctx context.Context, key Key, r *http.Request, ask func(*recorder, *http.Request) error) (*stream, error) {
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, sharedKey{}, true))
 	defer cancel(nil)
 	out := r.Clone(ctx)
 	out.Body = http.NoBody
 	c.keys.stripIgnored(out.Header)
+	for _, name := range c.opts.DropHeaders {
+		out.Header.Del(name)
+	}
 
 	place := place(key.Host, key.Path)
 	c.under.add(place, key)
@@ -116,7 +137,12 @@ func (c *Collapser) fetch(ctx context.Context, key Key, r *http.Request) (*strea
 			panic(p) // the group tells those who wait
 		}
 	}()
-	c.next.ServeHTTP(rec, out)
+	if err := ask(rec, out); err != nil {
+		if rec.told {
+			return s, err
+		}
+		return nil, err
+	}
 	rec.end()
 	return s, rec.verdict
 }
@@ -137,7 +163,7 @@ func logPanic(ctx context.Context, p any) {
 
 // recorder is the ResponseWriter of the request to the origin.
 type recorder struct {
-	c       *Collapser
+	c       *core
 	s       *stream
 	ctx     context.Context
 	header  http.Header
@@ -178,12 +204,9 @@ func (w *recorder) Flush() { w.WriteHeader(http.StatusOK) }
 func (w *recorder) end() {
 	w.WriteHeader(http.StatusOK)
 	trailer := http.Header{}
-	for _, line := range w.s.header["Trailer"] {
-		for name := range strings.SplitSeq(line, ",") {
-			name = http.CanonicalHeaderKey(strings.TrimSpace(name))
-			if vs, ok := w.header[name]; ok {
-				trailer[name] = vs
-			}
+	for name := range w.s.trailers() {
+		if vs, ok := w.header[name]; ok {
+			trailer[name] = vs
 		}
 	}
 	for name, vs := range w.header {
@@ -234,11 +257,14 @@ func (c *Collapser) refuse(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		return // she has gone
 	}
+	if err == errUnfinished {
+		panic(http.ErrAbortHandler)
+	}
 	var p *flight.PanicError
 	if errors.As(err, &p) && p.Value == http.ErrAbortHandler {
 		panic(http.ErrAbortHandler)
 	}
-	status, code, retry := problem(err)
+	status, code, retry, _ := Refusal(err)
 	if retry > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(retry.Seconds()))))
 	}
@@ -306,11 +332,11 @@ func (u *underWay) at(place string) []Key {
 
 // forget is what an answered request means that may have changed something: at its own place, and at those of the same
 // host that its response names.
-func (c *Collapser) forget(r *http.Request, h http.Header) {
-	places := []string{place(r.Host, r.URL.EscapedPath())}
+func (c *core) forget(r *http.Request, h http.Header) {
+	places := []string{place(r.Host, path(r.URL))}
 	for _, name := range []string{"Location", "Content-Location"} {
 		if v := h.Get(name); v != "" {
-			if u, err := r.URL.Parse(v); err == nil && (u.Host == "" || strings.EqualFold(u.Host, r.Host)) {
+			if u, err := r.URL.Parse(v); err == nil && (u.Host == "" || strings.EqualFold(u.Host, r.Host) || strings.EqualFold(u.Host, r.URL.Host)) {
 				places = append(places, place(r.Host, u.EscapedPath()))
 			}
 		}

@@ -26,10 +26,44 @@ import (
 type site struct {
 	t        *testing.T
 	url      string
-	c        *httpflight.Collapser
+	c        collapser
 	requests atomic.Int64
 	gate     chan struct{} // the origin answers when it may receive
 	client   *http.Client
+}
+
+type collapser interface {
+	Stats() httpflight.Stats
+	Close(context.Context) error
+}
+
+// viaTransport is set while the tests run a second time, with the requests shared behind the proxy.
+var viaTransport bool
+
+func TestThroughTransport(t *testing.T) {
+	viaTransport = true
+	defer func() { viaTransport = false }()
+	for name, test := range map[string]func(*testing.T){
+		"EqualRequestsAreOne": TestEqualRequestsAreOne, "CredentialsPassBy": TestCredentialsPassBy,
+		"Unshareable": TestUnshareableResponsesAreEachClientsOwn, "StreamsToAll": TestStreamsToAll,
+		"FillGoesOn": TestFillGoesOnWhenTheFirstClientGoes, "BackOff": TestFailuresAreSharedAndBackOff,
+		"TimeoutAndBusy": TestTimeoutAndBusy, "Broken": TestBrokenResponseIsNotTakenForWhole, "LongBody": TestLongBody,
+		"SlowClient": TestSlowClientDelaysNoOther, "Trailers": TestTrailers, "Change": TestChangePartsWhatIsUnderWay,
+		"ChosenQuery": TestChosenQuery, "Closed": TestClosedAnswers503,
+	} {
+		t.Run(name, test)
+	}
+}
+
+// refuse is how a proxy in front of a Tripper tells its clients.
+func refuse(w http.ResponseWriter, r *http.Request, err error) {
+	status, code, retry, _ := httpflight.Refusal(err)
+	if retry > 0 {
+		w.Header().Set("Retry-After", fmt.Sprint(int((retry+time.Second-1)/time.Second)))
+	}
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(map[string]any{"code": code})
 }
 
 func newSite(t *testing.T, opts httpflight.Options, origin http.HandlerFunc) *site {
@@ -46,13 +80,22 @@ func newSite(t *testing.T, opts httpflight.Options, origin http.HandlerFunc) *si
 	proxy.ErrorLog = quiet
 	tr := &http.Transport{MaxIdleConnsPerHost: 1000}
 	proxy.Transport = tr
-	s.c = httpflight.Handler(proxy, opts)
-	front := httptest.NewUnstartedServer(s.c)
+	var handler http.Handler
+	if viaTransport {
+		c := httpflight.Transport(tr, opts)
+		proxy.Transport, proxy.ErrorHandler = c, refuse
+		s.c, handler = c, proxy
+	} else {
+		c := httpflight.Handler(proxy, opts)
+		s.c, handler = c, c
+	}
+	front := httptest.NewUnstartedServer(handler)
 	front.Config.ErrorLog = quiet
 	front.Start()
 	s.url = front.URL
 	s.client = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 1000, DisableCompression: true}}
 	t.Cleanup(func() {
+		close(s.gate) // a test that has failed leaves nobody waiting
 		s.client.CloseIdleConnections()
 		front.Close()
 		tr.CloseIdleConnections()
@@ -642,3 +685,72 @@ func TestValidateNamesTheKey(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestTransportKeepsEachClientsOwn(t *testing.T) {
+	var sent http.Header
+	proceed := make(chan struct{})
+	c := httpflight.Transport(roundTripper(func(r *http.Request) (*http.Response, error) {
+		sent = r.Header
+		<-proceed
+		return &http.Response{StatusCode: 200, Header: http.Header{"X-Origin": {"o"}}, Body: io.NopCloser(strings.NewReader("body")), ContentLength: 4}, nil
+	}), httpflight.Options{})
+	var wg sync.WaitGroup
+	for i := range 10 {
+		wg.Go(func() {
+			proxy := &httputil.ReverseProxy{
+				Rewrite: func(r *httputil.ProxyRequest) {
+					r.SetURL(&url.URL{Scheme: "http", Host: "origin.test"})
+					r.Out.Header.Set("X-Usher-Ticket-Id", fmt.Sprint(i))
+				},
+				Transport: c,
+				ModifyResponse: func(res *http.Response) error {
+					res.Header.Set("Set-Cookie", fmt.Sprint("id=", i))
+					return nil
+				},
+			}
+			w := httptest.NewRecorder()
+			proxy.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+			if h := w.Header(); h.Get("Set-Cookie") != fmt.Sprint("id=", i) || len(h["Set-Cookie"]) != 1 || w.Body.String() != "body" || h.Get("X-Origin") != "o" {
+				t.Errorf("%d got %v %q", i, h, w.Body)
+			}
+		})
+	}
+	for end := time.Now().Add(20 * time.Second); c.Stats().Waiters < 10; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("they do not come")
+		}
+	}
+	close(proceed)
+	wg.Wait()
+	if n := c.Stats().Loads; n != 1 {
+		t.Errorf("%d requests", n)
+	}
+	if sent.Get("X-Usher-Ticket-Id") != "" {
+		t.Error("the shared request names a client")
+	}
+}
+
+func TestTransportErrorsBackOff(t *testing.T) {
+	down := fmt.Errorf("connection refused")
+	n := 0
+	c := httpflight.Transport(roundTripper(func(r *http.Request) (*http.Response, error) { n++; return nil, down }), httpflight.Options{})
+	ask := func() error {
+		_, err := c.RoundTrip(httptest.NewRequest("GET", "http://origin.test/", nil))
+		return err
+	}
+	if err := ask(); err != down {
+		t.Errorf("got %v", err)
+	}
+	for range 20 {
+		if status, _, _, _ := httpflight.Refusal(ask()); status != 503 && status != 502 {
+			t.Errorf("status %d", status)
+		}
+	}
+	if n > 10 { // 100 ms, 200 ms, …
+		t.Errorf("%d requests to an origin that is down", n)
+	}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }

@@ -51,7 +51,10 @@ func (k *keyer) key(r *http.Request) (Key, bool) {
 	if r.ContentLength != 0 || len(r.TransferEncoding) > 0 || len(h["Range"]) > 0 || len(h["Expect"]) > 0 || len(h["Upgrade"]) > 0 {
 		return Key{}, false
 	}
-	key := Key{Method: r.Method, Host: strings.ToLower(r.Host), Path: r.URL.EscapedPath()}
+	key := Key{Method: r.Method, Host: strings.ToLower(r.Host), Path: path(r.URL)}
+	if key.Host == "" {
+		key.Host = strings.ToLower(r.URL.Host) // of a request that is on its way out
+	}
 	var ok bool
 	if key.Principal, key.Known = k.principal(r); !key.Known && k.credentials(h) {
 		return Key{}, false
@@ -61,6 +64,14 @@ func (k *keyer) key(r *http.Request) (Key, bool) {
 	}
 	key.Headers = k.values(h)
 	return key, true
+}
+
+// path is the path as it is sent.
+func path(u *url.URL) string {
+	if u.Opaque != "" {
+		return u.Opaque
+	}
+	return u.EscapedPath()
 }
 
 func (k *keyer) principal(r *http.Request) (string, bool) {

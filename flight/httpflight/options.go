@@ -32,6 +32,11 @@ type Options struct {
 	// shared requests, so that the origin cannot answer by them. Default: usher's own tickets.
 	IgnoreCookies []string `yaml:"ignore_cookies" json:"ignore_cookies"`
 
+	// DropHeaders are taken out of shared requests: by them the origin would know the first client from the others.
+	// Default: X-Usher-Ticket-Id and X-Usher-Token. An origin that checks the token itself needs an empty list; it must
+	// then answer nobody by it.
+	DropHeaders []string `yaml:"drop_headers" json:"drop_headers"`
+
 	Timeout time.Duration `yaml:"timeout" json:"timeout"` // for the origin's header, and for a turn before; default 30 s
 
 	Concurrency int     `yaml:"concurrency" json:"concurrency"` // requests at the origin at once; default no limit
@@ -70,6 +75,7 @@ type Options struct {
 var (
 	defaultHeaders = []string{"Accept", "Accept-Encoding", "Accept-Language", "Origin", "X-Requested-With"}
 	alwaysHeaders  = []string{"If-Modified-Since", "If-None-Match", "X-Forwarded-Host", "X-Forwarded-Proto"}
+	ownHeaders     = []string{"X-Usher-Ticket-Id", "X-Usher-Token"}
 	ownCookies     = []string{"usher-*", "__Host-usher-*"}
 )
 
@@ -86,6 +92,11 @@ func (o Options) Validate() error {
 	}
 	if o.PrincipalHeader != "" && !token(o.PrincipalHeader) {
 		return fmt.Errorf("collapse.principal_header: %q is not a header name", o.PrincipalHeader)
+	}
+	for _, h := range o.DropHeaders {
+		if !token(h) {
+			return fmt.Errorf("collapse.drop_headers: %q is not a header name", h)
+		}
 	}
 	for _, q := range o.Query {
 		if q == "" {
@@ -124,6 +135,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.IgnoreCookies == nil {
 		o.IgnoreCookies = ownCookies
+	}
+	if o.DropHeaders == nil {
+		o.DropHeaders = ownHeaders
 	}
 	if o.Timeout == 0 {
 		o.Timeout = 30 * time.Second

@@ -119,18 +119,19 @@ func retryAfter(v string, now time.Time) time.Duration {
 	return 0
 }
 
-// problem says how a refusal is told to a client.
-func problem(err error) (status int, code string, retry time.Duration) {
+// Refusal says how to tell a client of an error of this package or of package flight: a status, a stable code, and when to
+// come again (0: no word on it). ok is false for errors of others, for which it says 502.
+func Refusal(err error) (status int, code string, retry time.Duration, ok bool) {
 	var back *flight.BackoffError
 	switch {
 	case errors.As(err, &back):
-		return http.StatusServiceUnavailable, "origin_failing", back.Wait
+		return http.StatusServiceUnavailable, "origin_failing", back.Wait, true
 	case errors.Is(err, flight.ErrBusy):
-		return http.StatusServiceUnavailable, "origin_busy", time.Second
+		return http.StatusServiceUnavailable, "origin_busy", time.Second, true
 	case errors.Is(err, flight.ErrTimeout):
-		return http.StatusGatewayTimeout, "origin_timeout", time.Second
+		return http.StatusGatewayTimeout, "origin_timeout", time.Second, true
 	case errors.Is(err, flight.ErrClosed):
-		return http.StatusServiceUnavailable, "shutting_down", time.Second
+		return http.StatusServiceUnavailable, "shutting_down", time.Second, true
 	}
-	return http.StatusBadGateway, "origin_error", 0
+	return http.StatusBadGateway, "origin_error", 0, false
 }
