@@ -24,7 +24,9 @@ func newGate(s *Server) *gate { return &gate{s: s, proxy: newProxy(s)} }
 // serve answers one request. c and t are what the server has found out about it already.
 func (g *gate) serve(w http.ResponseWriter, r *http.Request, c *client, t *table) {
 	if r.Method == http.MethodConnect {
-		notAllowed(w, "anything but CONNECT: usher stands in front of sites and is no forward proxy").write(w)
+		p := notAllowed(w, "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS")
+		p.detail = "usher stands in front of sites and is no forward proxy"
+		p.write(w)
 		return
 	}
 	e, p := t.decide(c.host, r.URL)

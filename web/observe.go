@@ -16,6 +16,7 @@ type statusWriter struct {
 	http.ResponseWriter
 	start  time.Time
 	status int
+	within time.Duration // in which each piece must be taken; 0: the answer has a time as a whole
 }
 
 func (w *statusWriter) WriteHeader(status int) {
@@ -29,14 +30,24 @@ func (w *statusWriter) Write(b []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
+	if w.within > 0 {
+		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.within))
+	}
 	return w.ResponseWriter.Write(b)
 }
 
 // Unwrap is for http.ResponseController.
 func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// Flush is for those who ask for an http.Flusher.
-func (w *statusWriter) Flush() { _ = http.NewResponseController(w.ResponseWriter).Flush() }
+// Flush is for those who ask for an http.Flusher. What has left needs no deadline: the next piece of a stream may be
+// hours away, and HTTP/2 would end the stream for one that passes.
+func (w *statusWriter) Flush() {
+	rc := http.NewResponseController(w.ResponseWriter)
+	_ = rc.Flush()
+	if w.within > 0 {
+		_ = rc.SetWriteDeadline(time.Time{})
+	}
+}
 
 // routeStat are a route's histograms by class of status: found once, not at each request.
 type routeStat [6]prometheus.Observer

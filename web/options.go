@@ -51,6 +51,9 @@ type Options struct {
 	// OriginTimeout is how long an origin may take until the headers of its answer, for which visitors wait;
 	// bodies and streams may take as long as they like. Default 2m.
 	OriginTimeout time.Duration
+	// StallTimeout is how long a visitor in front of an origin may leave usher without the next byte of her request,
+	// or a piece of the answer untaken, before she is cut off. Streams may be silent for longer. Default 1m.
+	StallTimeout time.Duration
 	// StatsEvery is how often stats and places are looked at for event streams. Default 1s.
 	StatsEvery time.Duration
 	// DrainFor is how long a drain asked for by the admin API may take. Default 30s.
@@ -98,6 +101,9 @@ func (o *Options) defaults() error {
 	}
 	if o.OriginTimeout <= 0 {
 		o.OriginTimeout = 2 * time.Minute
+	}
+	if o.StallTimeout <= 0 {
+		o.StallTimeout = time.Minute
 	}
 	if o.StatsEvery <= 0 {
 		o.StatsEvery = time.Second

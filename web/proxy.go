@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -230,10 +231,12 @@ func (f *forward) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 	switch {
 	case f.overNow():
 		p = &problem{status: http.StatusGone, code: "ticket_ended", detail: "the session has ended; enter again for a new one"}
+	case f.body != nil && errors.Is(f.body.failed(), os.ErrDeadlineExceeded):
+		p = &problem{status: http.StatusRequestTimeout, code: "request_timeout", detail: "the rest of the request's body did not come in time"}
 	case f.r.Context().Err() != nil:
 		gone(f.w)
 		return
-	case f.body != nil && f.body.failed():
+	case f.body != nil && f.body.failed() != nil:
 		p = &problem{status: http.StatusBadRequest, code: "bad_request", detail: "the request's body could not be read to its end"}
 	case errors.As(err, &timeout) && timeout.Timeout():
 		p = &problem{status: http.StatusGatewayTimeout, code: "origin_timeout", retry: originRetry,
@@ -288,10 +291,14 @@ func (b *watchedBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (b *watchedBody) failed() bool {
+// failed is why the body could not be read; nil if that was not the visitor's fault.
+func (b *watchedBody) failed() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.err != nil && !errors.Is(b.err, http.ErrBodyReadAfterClose)
+	if errors.Is(b.err, http.ErrBodyReadAfterClose) {
+		return nil
+	}
+	return b.err
 }
 
 // endingBody is an answer that can be cut off, and then ends as if it were whole.

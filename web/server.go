@@ -114,6 +114,9 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 	}
 	sw, r, span := s.begin(s.gateRoute, w, r)
 	defer s.end(s.gateRoute, sw, span)
+	sw.within = 2 * s.opts.StallTimeout // before an answer net/http waits for the rest of the body
+	r, over := watchBody(w, r, s.opts.StallTimeout)
+	defer over()
 	s.gate.serve(sw, r, &c, t)
 }
 
@@ -127,9 +130,7 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, c *client, api
 		}
 	}
 	sw, r, span := s.begin(rt, w, r)
-	if !rt.stream {
-		bound(w, r, sw.start)
-	}
+	s.bound(w, r, rt, sw.start)
 	if p != nil {
 		p.write(sw)
 	} else {
@@ -145,12 +146,14 @@ const (
 
 // bound limits how long a client may take to send its body and to read its answer. The server has no limit of
 // its own, for what is proxied takes what it takes. net/http lifts both before the next request.
-func bound(w http.ResponseWriter, r *http.Request, now time.Time) {
+func (s *Server) bound(w http.ResponseWriter, r *http.Request, rt *route, now time.Time) {
 	rc := http.NewResponseController(w)
 	if r.ContentLength != 0 { // also for a body that nobody reads: net/http then does
-		_ = rc.SetReadDeadline(now.Add(bodyWithin))
+		_ = rc.SetReadDeadline(now.Add(min(bodyWithin, s.opts.StallTimeout)))
 	}
-	_ = rc.SetWriteDeadline(now.Add(answerWithin)) // a recorder of tests has none
+	if !rt.stream {
+		_ = rc.SetWriteDeadline(now.Add(answerWithin)) // a recorder of tests has none
+	}
 }
 
 func (s *Server) whereAPI(named bool) string {

@@ -1,0 +1,102 @@
+package web_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ushergo/usher/web"
+)
+
+func impatient(o *web.Options) { o.StallTimeout = 200 * time.Millisecond }
+
+// Whoever announces a body and does not send it is answered and cut off, with a ticket or without, whether
+// somebody reads the body or not.
+func TestStalledBodies(t *testing.T) {
+	s, ticket := inside(t, impatient, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		fmt.Fprint(w, "seats")
+	})
+	for name, c := range map[string]struct {
+		head   string
+		status int
+	}{
+		"a stranger":             {"POST / HTTP/1.1", 401},
+		"one inside":             {"POST / HTTP/1.1\r\nUsher-Ticket: " + ticket, 408},
+		"a path that is refused": {"POST /..//x HTTP/1.1", 400},
+	} {
+		conn, r := s.raw(c.head + "\r\nHost: tickets.test\r\nContent-Length: 10\r\n\r\nab")
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if _, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != c.status {
+			t.Errorf("%s: %d %v, want %d", name, resp.StatusCode, err, c.status)
+		}
+		if _, err := r.ReadByte(); err != io.EOF {
+			t.Errorf("%s: the connection stays: %v", name, err)
+		}
+		conn.Close()
+	}
+}
+
+// What goes on is not stalled: not a stream that is silent, nor a visitor who waits for a slow origin.
+func TestSilenceIsNoStall(t *testing.T) {
+	s, ticket := inside(t, impatient, func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %v", b, err)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-time.After(3 * 200 * time.Millisecond):
+		case <-r.Context().Done(): // cut off
+		}
+	})
+	conn, r := s.raw("")
+	for range 2 { // the second on the same connection
+		fmt.Fprintf(conn, "POST / HTTP/1.1\r\nHost: tickets.test\r\nUsher-Ticket: %s\r\nContent-Length: 4\r\n\r\nseat", ticket)
+		resp, err := http.ReadResponse(r, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "seat <nil>" {
+			t.Fatalf("%q %v", b, err)
+		}
+	}
+}
+
+// Whoever does not read an answer is cut off, and the origin hears of it.
+func TestReaderWhoStops(t *testing.T) {
+	cut := make(chan error, 1)
+	s, ticket := inside(t, impatient, func(w http.ResponseWriter, r *http.Request) {
+		piece := []byte(strings.Repeat("seat", 16<<10))
+		for {
+			if _, err := w.Write(piece); err != nil {
+				cut <- err
+				return
+			}
+		}
+	})
+	_, r := s.raw("GET / HTTP/1.1\r\nHost: tickets.test\r\nUsher-Ticket: " + ticket + "\r\n\r\n")
+	if _, err := bufio.NewReader(r).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-cut:
+	case <-time.After(20 * time.Second):
+		t.Error("the origin still sends")
+	}
+}
+
+// An event stream, too, is not kept waiting for a body that it has no use for.
+func TestStreamWithAStalledBody(t *testing.T) {
+	s := build(t, impatient, config("premiere", 1))
+	_, r := s.raw("GET /v1/rooms/premiere/events HTTP/1.1\r\nHost: usher.test\r\nContent-Length: 10\r\n\r\n")
+	if resp, err := http.ReadResponse(r, nil); err != nil || resp.StatusCode != 401 {
+		t.Errorf("%v %v", resp, err)
+	}
+}
