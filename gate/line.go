@@ -3,6 +3,7 @@ package gate
 import (
 	"container/list"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -171,13 +172,18 @@ func (l *line) answer(w *waiter, o outcome) bool {
 	return true
 }
 
-// heads returns the first n of the line; the line ends where there are none.
+// heads returns the first of the line and those after it for whom n permits are enough too; the line ends where
+// nobody waits.
 func (l *line) heads(n int) (ws []*waiter) {
 	sh := l.gate.shard(l.key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	for e := l.waiters.Front(); e != nil && len(ws) < n; e = e.Next() {
-		ws = append(ws, e.Value.(*waiter))
+	for e := l.waiters.Front(); e != nil; e = e.Next() {
+		w := e.Value.(*waiter)
+		if n -= w.cmd.N; n < 0 && len(ws) > 0 {
+			break
+		}
+		ws = append(ws, w)
 	}
 	if len(ws) == 0 {
 		delete(sh.lines, l.key)
@@ -246,6 +252,7 @@ func (l *line) serve(ctx context.Context, ws []*waiter) (int, time.Duration) {
 	}
 	ask(0)
 	wg.Wait()
+	inOrder(ws, out)
 
 	free, pause := int64(side), recheck
 	for i, o := range out {
@@ -278,6 +285,23 @@ func (l *line) serve(ctx context.Context, ws []*waiter) (int, time.Duration) {
 		}
 	}
 	return int(min(max(free, 0), side)), max(pause, time.Millisecond)
+}
+
+// inOrder gives what was granted to those who came first. Side by side one asks in no order, and another node may have taken a
+// permit meanwhile; permits that are alike and whose ids nobody chose can change hands.
+func inOrder(ws []*waiter, out []outcome) {
+	for i := range ws {
+		if out[i].permit != nil || !isFull(out[i].err) || ws[i].given {
+			continue
+		}
+		for j := i + 1; j < len(ws); j++ {
+			if out[j].permit != nil && !ws[j].given && ws[j].cmd.N == ws[i].cmd.N && ws[j].cmd.Lease == ws[i].cmd.Lease {
+				out[i], out[j] = out[j], out[i]
+				rand.Read(ws[j].cmd.ID[:]) // its own is the other's now
+				break
+			}
+		}
+	}
 }
 
 // answerAll sends everybody away: what the store said is so for all.
