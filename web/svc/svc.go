@@ -65,6 +65,17 @@ func New(o Options) (*Server, error) {
 // Handle adds another part of the API, behind the same tokens; pattern is http.ServeMux's.
 func (s *Server) Handle(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
 
+// Mount puts the API in front of next, which keeps every other path.
+func (s *Server) Mount(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasPrefix(r.URL.Path, "/svc/v1/") {
+			s.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/svc/v1/openapi.json" && !s.allowed(r) {
 		w.Header().Set("WWW-Authenticate", `Bearer realm="usher services"`)

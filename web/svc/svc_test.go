@@ -49,7 +49,7 @@ func newAPI(t *testing.T) *api {
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := httptest.NewServer(s)
+	srv := httptest.NewServer(s.Mount(http.NotFoundHandler()))
 	t.Cleanup(func() {
 		srv.Close()
 		g.Close()
