@@ -322,8 +322,8 @@ func TestLineOfWhichAllHaveGone(t *testing.T) {
 	for pos := range uint64(n) {
 		l.apply(&Event{Type: Entered, Ref: Ref{Seq: pos + 1}, Pos: pos + 1})
 	}
-	for pos := range uint64(n) {
-		l.apply(&Event{Type: Left, Ref: Ref{Seq: pos + 1}, Pos: pos + 1})
+	for pos := uint64(n); pos > 0; pos-- { // the head last
+		l.apply(&Event{Type: Left, Ref: Ref{Seq: pos}, Pos: pos})
 	}
 	l.apply(&Event{Type: Entered, Ref: Ref{Seq: n + 1}, Pos: n + 1})
 	if l.Len() != 1 || !l.Has(n+1) || l.At(0) != n+1 {
@@ -344,5 +344,45 @@ func TestPassthroughIsNotCharged(t *testing.T) {
 	m.Step(&Command{Op: OpConfigure, Config: &c}, *now)
 	if v := m.Step(&Command{Op: OpEnter, NewID: testID(1000)}, *now).View; v.State != Active {
 		t.Errorf("the first one under the rate waits: %+v", v)
+	}
+}
+
+// A held slot is given on at the moment it comes free, by ticks that come only when Wake says so.
+func TestHeldSlotComesFreeInTime(t *testing.T) {
+	c := testConfig(1)
+	c.Session.Hold, c.Session.Claim, c.Session.Idle, c.Queue.Grace = true, 0, Duration(1250*time.Millisecond), Duration(time.Hour)
+	m, now := newTest(t, c)
+	in := m.Step(&Command{Op: OpEnter, NewID: testID(1)}, *now).View
+	m.Step(&Command{Op: OpEnter, NewID: testID(2)}, *now)
+	m.Step(&Command{Op: OpLeave, Ref: in.Ref}, *now)
+	for range 1000 {
+		*now += int64((m.Wake() + time.Microsecond - 1) / time.Microsecond)
+		for _, e := range m.Step(&Command{Op: OpTick}, *now).Events {
+			if e.Type != Admitted || e.Room != in.TokenEnd+Leeway {
+				t.Errorf("%v at %v; the token and its leeway end at %v", e.Type, e.Room, in.TokenEnd+Leeway)
+			}
+			return
+		}
+	}
+	t.Error("nobody was admitted")
+}
+
+// A max that is shortened ends sessions at once that are longer than it, whatever their idle.
+func TestShorterMaxEndsAtOnce(t *testing.T) {
+	c := testConfig(1)
+	c.Session.Claim, c.Session.Idle, c.Session.Max = 0, Duration(5*time.Minute), Duration(30*time.Minute)
+	m, now := newTest(t, c)
+	in := m.Step(&Command{Op: OpEnter, NewID: testID(1)}, *now).View.Ref
+	for range 600 {
+		*now += 1_000_000
+		m.Step(&Command{Op: OpRenew, Ref: in}, *now)
+		m.Step(&Command{Op: OpTick}, *now)
+	}
+	c.Session.Max = Duration(6 * time.Minute)
+	m.Step(&Command{Op: OpConfigure, Config: &c}, *now)
+	*now += int64(m.Wake() / time.Microsecond)
+	r := m.Step(&Command{Op: OpTick}, *now)
+	if len(r.Events) != 1 || r.Events[0].Reason != ReasonMax {
+		t.Errorf("%+v", r.Events)
 	}
 }
