@@ -354,8 +354,15 @@ func TestHeldSlotComesFreeInTime(t *testing.T) {
 	m, now := newTest(t, c)
 	in := m.Step(&Command{Op: OpEnter, NewID: testID(1)}, *now).View
 	m.Step(&Command{Op: OpEnter, NewID: testID(2)}, *now)
+	*now += 300_000
+	in = m.Step(&Command{Op: OpRenew, Ref: in.Ref}, *now).View
+	in.TokenEnd += m.now
 	m.Step(&Command{Op: OpLeave, Ref: in.Ref}, *now)
-	for range 1000 {
+	for n := range 1000 {
+		if n == 10 { // or it would happen to come at the right moment
+			*now += 123_000
+			m.Step(&Command{Op: OpHeard}, *now)
+		}
 		*now += int64((m.Wake() + time.Microsecond - 1) / time.Microsecond)
 		for _, e := range m.Step(&Command{Op: OpTick}, *now).Events {
 			if e.Type != Admitted || e.Room != in.TokenEnd+Leeway {
@@ -373,7 +380,7 @@ func TestShorterMaxEndsAtOnce(t *testing.T) {
 	c.Session.Claim, c.Session.Idle, c.Session.Max = 0, Duration(5*time.Minute), Duration(30*time.Minute)
 	m, now := newTest(t, c)
 	in := m.Step(&Command{Op: OpEnter, NewID: testID(1)}, *now).View.Ref
-	for range 600 {
+	for range 650 {
 		*now += 1_000_000
 		m.Step(&Command{Op: OpRenew, Ref: in}, *now)
 		m.Step(&Command{Op: OpTick}, *now)
