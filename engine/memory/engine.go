@@ -27,7 +27,7 @@ type Options struct {
 	// SnapshotBytes is how much log is written between two snapshots; default 64 MiB. More
 	// makes starts slower, less makes the disk busier.
 	SnapshotBytes int64
-	// SegmentBytes is how long a file of the log grows; default 64 MiB, less for small logs.
+	// SegmentBytes is how long a file of the log grows; default 64 MiB, or an eighth of log.max_bytes.
 	SegmentBytes int64
 	// OnSync is called when an answer begins to wait for the disk, and what it returns when
 	// the wait is over; for traces. Default: nobody.
@@ -188,12 +188,17 @@ func (e *Engine) Do(ctx context.Context, id string, cmd *room.Command) (room.Res
 		}
 		res, err := h.do(ctx, cmd)
 		if cmd.Op == room.OpConfigure && errors.Is(err, room.ErrNotFound) { // it is just being deleted
-			e.making.Lock()
-			e.making.Unlock() //lint:ignore SA2001 to wait for it
+			e.settled()
 			continue
 		}
 		return res, err
 	}
+}
+
+// settled waits until the rooms that are being made or deleted are.
+func (e *Engine) settled() {
+	e.making.Lock()
+	defer e.making.Unlock()
 }
 
 // create makes the folder of a room that is configured for the first time.
