@@ -461,3 +461,26 @@ func (o *Owner[S]) Close() error {
 	_, err := o.store.Announce(ctx, Announce{Space: o.opts.Space, Owner: o.id})
 	return unavailable(err)
 }
+
+// Attach runs f beside those who use the session, without its lock: for sockets and streams that only watch. A session is
+// built, under the lock, where there is none. f's context ends with the session. Errors are those of Use.
+func (o *Owner[S]) Attach(ctx context.Context, key string, f func(ctx context.Context, s Session[S]) error) error {
+	if err := CheckKey(o.opts.Space, key); err != nil {
+		return err
+	}
+	var s *session[S]
+	if err := o.locks.Do(ctx, key, func(ctx context.Context) (err error) {
+		s, err = o.enter(ctx, key)
+		return err
+	}); err != nil {
+		if s != nil {
+			o.leave(s)
+		}
+		return err
+	}
+	defer o.leave(s)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.ctx, func() { cancel(context.Cause(s.ctx)) })()
+	return f(ctx, s.Session)
+}

@@ -34,7 +34,7 @@ func table() []rule {
 		{folder: "lease/...", ours: []string{"lease"}, others: suiteClients(), why: "suites import the feature, never an engine"},
 		{folder: "lease", why: "features own their Store and know no engine"},
 
-		{folder: "affinity/gateway", ours: []string{"affinity", "keylock"}, http: true, others: []string{"github.com/gobwas/ws"}, why: "gateway adds net/http to affinity"},
+		{folder: "affinity/gateway", ours: []string{"affinity", "keylock", "keylock/keylockhttp"}, http: true, others: []string{"github.com/gobwas/ws"}, why: "gateway adds net/http to affinity"},
 		{folder: "affinity/...", ours: []string{"affinity", "keylock"}, others: suiteClients(), why: "suites import the feature, never an engine"},
 		{folder: "affinity", ours: []string{"keylock"}, why: "features own their Store and know no engine"},
 
