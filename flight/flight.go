@@ -33,15 +33,15 @@ type Group[K comparable, V any] struct {
 
 // shell is what the group keeps with a flight besides the machine's part.
 type shell[K comparable, V any] struct {
-	ctx   *loadContext[K, V]
-	load  Load[V]
-	val   V
-	err   error         // as told to the callers; written before done is closed
-	done  chan struct{} // made when somebody must wait
-	began int64         // ns since base; 0: not noted
-	alone bool          // the verdict: not shareable
-	early bool          // Deliver was called
-	asks  bool          // the load has asked for other keys of its group
+	ctx    *loadContext[K, V]
+	load   Load[V]
+	val    V
+	err    error         // as told to the callers; written before done is closed
+	done   chan struct{} // made when somebody must wait
+	began  int64         // ns since base; 0: not noted
+	alone  bool          // the verdict: not shareable
+	early  bool          // Deliver was called
+	ringed bool          // an end of an edge (ring.go)
 }
 
 // New makes a Group. It panics on options that Validate refuses.
@@ -89,7 +89,7 @@ func (g *Group[K, V]) now() int64 { return int64(time.Since(g.base)) }
 // return before it does. (A Goexit in the load then ends that goroutine, as it should; others get *GoexitError.)
 func (g *Group[K, V]) Do(ctx context.Context, key K, load Load[V]) (V, error) {
 	var r told[V]
-	if err := g.do(ctx, key, &With{}, load, &r); err != nil {
+	if err := g.do(ctx, key, &plain, load, &r); err != nil {
 		return r.val, err
 	}
 	if g.opts.Copy != nil && r.err == nil {
@@ -97,6 +97,9 @@ func (g *Group[K, V]) Do(ctx context.Context, key K, load Load[V]) (V, error) {
 	}
 	return r.val, r.err
 }
+
+// plain is what Do says: nothing more. It is never changed.
+var plain With
 
 // told is what a caller takes home from a flight. Flights are used again, so she must not look back.
 type told[V any] struct {
@@ -132,36 +135,113 @@ func (g *Group[K, V]) copyOf(r *told[V]) V {
 	return g.opts.Copy(r.val)
 }
 
-// do puts the result of a flight that is the caller's into r, or answers with an error of the caller's own.
+// do puts the result of a flight that is the caller's into r, or answers with an error of the caller's own. It is where
+// callers wait, so it is kept shallow and small: a goroutine that does little else fits into its first stack. It
+// allocates nothing for who joins and leaves nothing of who goes.
 func (g *Group[K, V]) do(ctx context.Context, key K, w *With, load Load[V], r *told[V]) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	above, _ := ctx.Value(contextKey{}).(carrier)
-	if err := g.once(ctx, key, w, load, w.Alone, above, r); err != nil || !r.alone || r.led {
+	if above, ok := ctx.Value(contextKey{}).(carrier); ok {
+		return g.nested(ctx, key, w, load, r, above)
+	}
+	v, f, _, err := g.enter(ctx, key, w, load, nil)
+	if err != nil {
 		return err
 	}
-	*r = told[V]{} // let go: load for herself
-	return g.once(ctx, key, w, load, true, above, r)
+	if v == take || v == lead && ctx.Done() == nil {
+		g.atOnce(v, f, r)
+	} else {
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			if g.leave(f) {
+				return ctx.Err()
+			}
+		}
+		g.takeHome(f, r, v != join)
+	}
+	if r.alone && !r.led {
+		return g.loadAlone(ctx, key, *w, load, r)
+	}
+	return nil
 }
 
-// once is one turn of do: join or lead one flight and see it settled.
-func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], solo bool, above carrier, r *told[V]) error {
+// nested is do for a call that a load makes, of whatever group.
+func (g *Group[K, V]) nested(ctx context.Context, key K, w *With, load Load[V], r *told[V], above carrier) error {
+	v, f, parent, err := g.enter(ctx, key, w, load, above)
+	if err != nil {
+		return err
+	}
+	if parent != nil {
+		defer g.unring(parent, f)
+	}
+	if v == take || v == lead && ctx.Done() == nil {
+		g.atOnce(v, f, r)
+	} else {
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			if g.leave(f) {
+				return ctx.Err()
+			}
+		}
+		g.takeHome(f, r, v != join)
+	}
+	if r.alone && !r.led {
+		return g.loadAlone(ctx, key, *w, load, r)
+	}
+	return nil
+}
+
+// loadAlone is for a caller who was let go because what she waited for is not shareable.
+func (g *Group[K, V]) loadAlone(ctx context.Context, key K, w With, load Load[V], r *told[V]) error {
+	*r = told[V]{}
+	w.Alone = true
+	return g.do(ctx, key, &w, load, r)
+}
+
+// atOnce is for a caller who need not wait: she leads and runs her load herself, or the result is there.
+func (g *Group[K, V]) atOnce(v verdict, f *flight[K, V], r *told[V]) {
+	if v == lead {
+		g.run(f, r)
+		return
+	}
+	g.mu.Lock()
+	f.tell(r, false)
+	g.mu.Unlock()
+}
+
+// takeHome is for a caller who has waited until f was settled.
+func (g *Group[K, V]) takeHome(f *flight[K, V], r *told[V], led bool) {
+	<-f.done // if she was about to leave, it may be being closed at this moment
+	f.tell(r, led)
+	if led && g.reusable(f) {
+		f.blank()
+		g.mu.Lock()
+		g.spare = f
+		g.mu.Unlock()
+	}
+}
+
+// enter joins or begins a flight. What the caller is to do then depends on the verdict: take its result, run its load
+// herself (lead, if her context cannot be cancelled), or wait for it. parent is the load of this group that calls, if
+// one does: it must unring when it has what it wants.
+func (g *Group[K, V]) enter(ctx context.Context, key K, w *With, load Load[V], above carrier) (v verdict, f, parent *flight[K, V], err error) {
 	g.lock()
 	var now int64
 	if g.m.needsClock() {
 		now = g.now()
 	}
 	g.counts.calls++
-	var parent *flight[K, V]
 	if above != nil {
 		var recursive bool
 		if parent, recursive = g.loadAbove(above, key); recursive {
 			g.mu.Unlock()
-			return ErrRecursive
+			return refused, nil, nil, ErrRecursive
 		}
 	}
-	v, f, memo, err := g.m.ask(key, w, solo, now)
+	v, f, memo, err := g.m.ask(key, w, now)
 	switch v {
 	case refused, backedOff:
 		err = g.refusal(v, memo, err, now)
@@ -169,12 +249,11 @@ func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], so
 		if g.opts.Observer != nil {
 			g.opts.Observer.Refused(w.Class, err)
 		}
-		return err
+		return v, nil, nil, err
 	case take:
 		g.counts.shared++
-		f.tell(r, false)
 		g.mu.Unlock()
-		return nil
+		return v, f, nil, nil
 	case join:
 		g.counts.shared++
 	default:
@@ -184,32 +263,23 @@ func (g *Group[K, V]) once(ctx context.Context, key K, w *With, load Load[V], so
 			g.startTicks()
 		}
 	}
-	if parent != nil {
-		return g.nested(ctx, v, f, parent, r)
-	}
-	return g.proceed(ctx, v, f, r)
-}
-
-// nested is proceed for a call made by a load of this group.
-func (g *Group[K, V]) nested(ctx context.Context, v verdict, f, parent *flight[K, V], r *told[V]) error {
-	if g.ring(parent, f) {
+	if parent != nil && g.ring(parent, f) {
 		g.m.leave(f) // there is another waiter, or it has not begun
 		g.mu.Unlock()
-		return ErrRecursive
+		return refused, nil, nil, ErrRecursive
 	}
-	defer g.unring(parent, f)
-	return g.proceed(ctx, v, f, r)
-}
-
-// proceed leads f or waits for it, as the machine said. It is called under the lock and unlocks.
-func (g *Group[K, V]) proceed(ctx context.Context, v verdict, f *flight[K, V], r *told[V]) error {
-	inline := v == lead && ctx.Done() == nil
-	if inline && len(g.m.ready) == 0 && g.opts.Observer == nil { // the fast path
+	if v == lead && ctx.Done() == nil && len(g.m.ready) == 0 && g.opts.Observer == nil { // the fast path
 		g.counts.loads++
 		g.mu.Unlock()
-		g.run(f, r)
-		return nil
+		return v, f, parent, nil
 	}
+	g.proceed(ctx, v, f)
+	return v, f, parent, nil
+}
+
+// proceed begins f, or makes it ready to be waited for. It is called under the lock and unlocks.
+func (g *Group[K, V]) proceed(ctx context.Context, v verdict, f *flight[K, V]) {
+	inline := v == lead && ctx.Done() == nil
 	if v != join && !inline {
 		f.ctx.values = context.WithoutCancel(ctx)
 	}
@@ -225,24 +295,27 @@ func (g *Group[K, V]) proceed(ctx context.Context, v verdict, f *flight[K, V], r
 	if v == lead {
 		g.observeStart(f)
 	}
-	if inline {
-		g.run(f, r)
-		return nil
-	}
-	if v == lead {
+	if v == lead && !inline {
 		go g.run(f, nil)
 	}
-	if err := g.await(ctx, f); err != nil {
-		return err
-	}
-	f.tell(r, v != join)
-	if v != join && g.reusable(f) {
-		f.blank()
-		g.mu.Lock()
-		g.spare = f
+}
+
+// leave takes a caller out of f whose context has ended. It answers false if f has been settled meanwhile.
+func (g *Group[K, V]) leave(f *flight[K, V]) bool {
+	g.mu.Lock()
+	if f.settled {
 		g.mu.Unlock()
+		return false
 	}
-	return nil
+	cancel := g.m.leave(f)
+	g.counts.left++
+	todo := g.ready()
+	g.mu.Unlock()
+	if cancel {
+		f.ctx.end(&causeAbandoned)
+	}
+	g.launch(todo)
+	return true
 }
 
 // tell notes the result of f, which is settled, for one of its callers.
@@ -254,31 +327,7 @@ func (f *flight[K, V]) tell(r *told[V], led bool) {
 // reusable: nobody but its leader holds f, which is settled. It was never joined, nor told before its end, and neither a
 // Fill nor a ring of loads looks back at it.
 func (g *Group[K, V]) reusable(f *flight[K, V]) bool {
-	return !f.shared && !f.early && !f.timedOut && !f.asks && g.opts.Fill == nil
-}
-
-// await waits until f is settled or ctx ends. It allocates nothing and leaves nothing behind.
-func (g *Group[K, V]) await(ctx context.Context, f *flight[K, V]) error {
-	select {
-	case <-f.done:
-		return nil
-	case <-ctx.Done():
-	}
-	g.mu.Lock()
-	if f.settled {
-		g.mu.Unlock()
-		<-f.done // being closed at this moment
-		return nil
-	}
-	cancel := g.m.leave(f)
-	g.counts.left++
-	todo := g.ready()
-	g.mu.Unlock()
-	if cancel {
-		f.ctx.end(&causeAbandoned)
-	}
-	g.launch(todo)
-	return ctx.Err()
+	return !f.shared && !f.early && !f.timedOut && !f.ringed && g.opts.Fill == nil
 }
 
 // ready takes what the machine has put aside. It is called under the lock, launch after it.

@@ -137,7 +137,8 @@ func (m *machine[K, V]) find(key K) (f, cur *flight[K, V]) {
 
 // ask is a call for key. With lead, join or wait the caller has been counted as a waiter of the flight.
 // A refusal is an error of errors.go; for backedOff the memo is returned.
-func (m *machine[K, V]) ask(key K, w *With, solo bool, now int64) (verdict, *flight[K, V], *memo[K], error) {
+func (m *machine[K, V]) ask(key K, w *With, now int64) (verdict, *flight[K, V], *memo[K], error) {
+	solo := w.Alone
 	if m.closed {
 		return refused, nil, nil, ErrClosed
 	}

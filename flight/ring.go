@@ -34,7 +34,7 @@ func (g *Group[K, V]) ring(p, f *flight[K, V]) bool {
 		g.edges = make(map[*flight[K, V]][]*flight[K, V])
 	}
 	g.edges[p] = append(g.edges[p], f)
-	p.asks = true
+	p.ringed, f.ringed = true, true // they are not used again: the edge may outlive them
 	return false
 }
 
