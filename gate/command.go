@@ -93,7 +93,7 @@ type Command struct {
 	// Idle: a key that an acquire made is forgotten when it was not acquired for so long.
 	Idle time.Duration
 	// Node and Patience bound how often one node's first waiter is overtaken by other nodes: a
-	// refused acquire with Patience > 0 asks to be heard of next. See MaxOvertakes.
+	// refused acquire with Patience > 0 asks to be heard of next. See MaxOvertakes. Lines send it, a first try does not.
 	Node     uint64
 	Patience time.Duration
 
@@ -126,7 +126,7 @@ type Result struct {
 	Again   bool          // acquire: it was granted by an earlier command with the same id
 	Verdict string        // settled
 	Until   int64         // settled: when the verdict is forgotten, ms since 1970
-	Next    time.Duration // acquire, where none is free after it: until the next permit expires; 0: none will, or now
+	Next    time.Duration // acquire, full or granted the last with Patience > 0: until the next permit expires; 0: none will, or now
 	Set     bool          // the key has a limit
 	Limit   int64         // permits in all, as of after the command
 	Free    int64         // of them not held; negative while a lowered limit is not yet reached

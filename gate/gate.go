@@ -118,7 +118,6 @@ func (g *Gate) acquire(ctx context.Context, key string, start time.Time, opts []
 	}
 	w := &waiter{request: r, seq: g.seq.Add(1), deadline: start.Add(r.wait), done: make(chan outcome, 1)}
 	if !g.waits(key) {
-		w.cmd.Patience = patience(r.wait)
 		o := g.try(ctx, key, &w.request)
 		if !errors.Is(o.err, ErrFull) || r.wait <= 0 {
 			return o.permit, o.err

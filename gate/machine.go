@@ -167,7 +167,7 @@ func (m *Machine) acquire(c *Command, ms int64, r *Result) {
 		m.memory.push(g, g.forget)
 	}
 	m.held += int64(c.N)
-	if m.limit <= m.held {
+	if m.limit <= m.held && c.Patience > 0 { // for a line, which waits for it
 		r.Next = m.nextExpiry(ms)
 	}
 }

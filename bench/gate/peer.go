@@ -132,7 +132,7 @@ func (e *env) peers() []peer {
 			if err := floorAcquire.Exec(ctx, e.client, keys, []string{id, fmt.Sprint(time.Now().Add(30 * time.Second).UnixMilli())}).Error(); err != nil {
 				return err
 			}
-			return floorRelease.Exec(ctx, e.client, keys, []string{id}).Error()
+			return floorRelease.Exec(context.WithoutCancel(ctx), e.client, keys, []string{id}).Error()
 		}},
 		{"gate, memory", true, func(ctx context.Context, key string) error { return pairOf(ctx, e.inMemory, fix(key)) }},
 		{"gate, redis", true, func(ctx context.Context, key string) error { return pairOf(ctx, e.onRedis, fix(key)) }},
@@ -141,7 +141,7 @@ func (e *env) peers() []peer {
 			if err := m.LockContext(ctx); err != nil {
 				return err
 			}
-			_, err := m.UnlockContext(ctx)
+			_, err := m.UnlockContext(context.WithoutCancel(ctx)) // else the next round waits for its lease
 			return err
 		}},
 		{"rueidislock", true, func(ctx context.Context, key string) error {

@@ -94,15 +94,19 @@ var (
 	//go:embed gate_rest.lua
 	gateRestSource string
 
-	gateAcquire = gateScript(gateAcquireSource, true)
-	gateRelease = gateScript(gateReleaseSource, false)
-	gateExtend  = gateScript(gateExtendSource, false)
-	gateRest    = gateScript(gateRestSource, true)
+	gateAcquire = gateScript(gateAcquireSource, true, true)
+	gateRelease = gateScript(gateReleaseSource, false, true)
+	gateExtend  = gateScript(gateExtendSource, false, false)
+	gateRest    = gateScript(gateRestSource, true, false)
 )
 
-// gateScript puts the prelude before a script. all: it looks at the promise and the verdict too.
-func gateScript(source string, all bool) *rueidis.Lua {
+// gateScript puts the prelude before a script. all: it looks at the promise and the verdict too; quick: it does not count
+// who holds a permit.
+func gateScript(source string, all, quick bool) *rueidis.Lua {
 	prelude := gatePrelude
+	if quick {
+		prelude = strings.Replace(prelude, "QUICK = false--[[QUICK]]", "QUICK = true", 1)
+	}
 	if all {
 		prelude = strings.Replace(prelude, "--[[MORE]]", ", 'node', 'until', 'overtaken', 'settled', 'by', 'verdict', 'renew'", 1)
 	}

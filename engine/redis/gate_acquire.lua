@@ -26,6 +26,7 @@ local till = promised and tonumber(meta[7]) or 0
 local overtaken = promised and tonumber(meta[8]) or 0
 local kept = promised and promised ~= node and till > ms and overtaken >= MAX_OVERTAKES
 if free < n or kept then
+  held = call('ZCARD', KEYS[2])
   r_next = next_expiry()
   if kept and (r_next == 0 or till - ms < r_next) then r_next = till - ms end
   if node ~= '0' and patience > 0 then
@@ -62,7 +63,7 @@ if added < n then -- ids that were forgotten, but not taken back yet
   expired, freed = expired + n - added, true
   back(n - added)
 end
-if free <= 0 then r_next = next_expiry() end
+if free <= 0 and patience > 0 then r_next = next_expiry() end
 
 if auto then -- goes by itself when it is not used
   local renew = meta[12] and ms < tonumber(meta[12]) or false

@@ -35,7 +35,9 @@ if free then
   end
 end
 
-local held = call('ZCARD', KEYS[2])
+-- Quick scripts believe the limit they last saw; the others, and every refusal, count anew: Java may have changed it.
+local QUICK = false--[[QUICK]]
+local held = QUICK and free and meta[2] and tonumber(meta[2]) - free or call('ZCARD', KEYS[2])
 local fence = tonumber(meta[3] or 0)
 local reopen = tonumber(meta[4] or 1)
 local put, puts = {}, 0      -- fields of the hash to write
