@@ -191,6 +191,13 @@ func (c *Conn) ask(f func(*shard) error) error {
 	}
 }
 
+// Check says beforehand whether Attach would refuse a ticket, for transports that can still answer with a status.
+func (h *Hub) Check(id ID) error {
+	s := h.shardOf(id)
+	c := &Conn{hub: h, shard: s}
+	return c.ask(func(s *shard) error { return s.room(id) })
+}
+
 // Attach takes a connection on, after Accept. st is what the ticket's store said, and from the room's Head before it
 // was asked: what happened in between is caught up with. On an error the connection is still the caller's, Accept too.
 // Errors: ErrTicket, ErrDraining, ErrClosed.

@@ -134,6 +134,13 @@ func (r *Room) Reset(head Cursor) {
 	r.Stated()
 }
 
+// Recheck has everybody's ticket looked at: something has changed for all of them, as when the room opens.
+func (r *Room) Recheck() {
+	for _, s := range r.hub.shards {
+		s.announce(news{room: r, reset: true})
+	}
+}
+
 // Stated says that the room's state or message has changed.
 func (r *Room) Stated() {
 	select {

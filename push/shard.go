@@ -450,17 +450,25 @@ func (s *shard) old(now int64) {
 	}
 }
 
-// attach takes a connection on.
-func (s *shard) attach(c *Conn, st Standing, from Cursor, p *Peer) error {
+// room says whether one more connection of a ticket may come.
+func (s *shard) room(id ID) error {
 	if s.hub.draining.Load() {
 		return ErrDraining
 	}
 	n := 0
-	for o := s.tickets[c.ticket.ID]; o != nil; o = o.next {
+	for o := s.tickets[id]; o != nil; o = o.next {
 		n++
 	}
 	if n >= s.hub.opts.MaxPerTicket {
 		return ErrTicket
+	}
+	return nil
+}
+
+// attach takes a connection on.
+func (s *shard) attach(c *Conn, st Standing, from Cursor, p *Peer) error {
+	if err := s.room(c.ticket.ID); err != nil {
+		return err
 	}
 	r := c.room
 	c.next = s.tickets[c.ticket.ID]

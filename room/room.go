@@ -244,6 +244,10 @@ type Room struct {
 	uses     map[ID]*use
 	told     map[ID]prediction
 
+	listenMu  sync.Mutex
+	listeners map[int]func([]Event)
+	listened  int
+
 	heardMu sync.Mutex
 	heard   map[Ref]struct{}
 }
@@ -515,6 +519,7 @@ type follower Room
 
 func (f *follower) Reset(m *Mirror) {
 	r := (*Room)(f)
+	defer r.tell(nil)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mirror = m
@@ -549,6 +554,7 @@ func (f *follower) Apply(events []Event) {
 		}
 	}
 	r.mu.Unlock()
+	r.tell(events)
 	r.rooms.opts.Observer.Events(r.id, events)
 }
 

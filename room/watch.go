@@ -49,6 +49,32 @@ func (w *Watcher) Stop() {
 	}
 }
 
+// Listen has f called with what the log brought, in order, once the room's answers show it; with nil when the room was
+// read anew and events may have been missed. f must be quick, must not keep the slice, and must not call Listen or stop.
+func (r *Room) Listen(f func([]Event)) (stop func()) {
+	r.listenMu.Lock()
+	defer r.listenMu.Unlock()
+	n := r.listened
+	r.listened++
+	if r.listeners == nil {
+		r.listeners = map[int]func([]Event){}
+	}
+	r.listeners[n] = f
+	return func() {
+		r.listenMu.Lock()
+		defer r.listenMu.Unlock()
+		delete(r.listeners, n)
+	}
+}
+
+func (r *Room) tell(events []Event) {
+	r.listenMu.Lock()
+	defer r.listenMu.Unlock()
+	for _, f := range r.listeners {
+		f(events)
+	}
+}
+
 func (w *Watcher) notify() {
 	select {
 	case w.c <- struct{}{}:

@@ -35,6 +35,8 @@ func (s *Server) publicRoutes() *router {
 		{method: "POST", path: v1 + "leave", handle: ofRoom(writes, (*call).leave)},
 		{method: "GET", path: v1 + "now", handle: ofRoom(public, (*call).now)},
 		{method: "GET", path: v1 + "events", handle: ofRoom(writes, (*call).events), stream: true},
+		{method: "GET", path: v1 + "poll", handle: ofRoom(writes, (*call).poll), stream: true},
+		{method: "GET", path: "/v1/stomp", handle: (*call).stomp, stream: true},
 		{method: "GET", path: v1 + "check", handle: ofRoom(reads, (*call).check)},
 		{method: "GET", path: "/wait/{room}", handle: (*call).wait},
 		{method: "GET", path: "/v1/openapi.json", handle: (*call).openapi},

@@ -22,7 +22,8 @@
 //
 //	server.go   which handler a request gets      match.go    rooms by host and path
 //	client.go   address, scheme and host          ticket.go   the visitor's ticket
-//	api.go      enter, status, claim, …           events.go   server-sent events
+//	api.go      enter, status, claim, …           events.go   WebSockets, event streams, polls
+//	push.go     a room, as the hub asks it
 //	wait.go     the waiting page                  now.go      the public document
 //	gate.go     who passes to an origin           paths.go    every reading of a path
 //	proxy*.go   forwarding, sockets, headers      origin.go   the origin's answer

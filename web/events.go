@@ -5,381 +5,312 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net/http"
-	"runtime"
-	"strconv"
-	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/ushergo/usher/push"
+	"github.com/ushergo/usher/push/poll"
+	"github.com/ushergo/usher/push/sse"
+	"github.com/ushergo/usher/push/stomp"
 	"github.com/ushergo/usher/room"
 )
 
-const (
-	beatEvery       = 15 * time.Second // a comment when there was nothing to say
-	writeWithin     = 10 * time.Second // a reader that takes longer is cut off
-	rankEvery       = 2 * time.Second
-	streamsAtTicket = 8    // tabs of one visitor
-	streamsAtEase   = 5000 // for each CPU: beyond it frames become rarer
-)
-
-// streams counts the event streams that are open.
+// streams are the connections by which visitors are told: WebSockets, event streams and polls, all of one hub.
 type streams struct {
 	s      *Server
-	max    int
-	mu     sync.Mutex
-	n      int
-	tabs   map[room.ID]int
-	empty  chan struct{} // closed when the last one ends during a drain
-	window time.Duration // of the drain: streams close at random moments within it
+	hub    *push.Hub
+	window atomic.Int64 // of the drain, ns
 }
 
 func newStreams(s *Server) *streams {
-	return &streams{s: s, max: s.opts.MaxStreams, tabs: map[room.ID]int{}}
+	st := &streams{s: s, hub: push.New(push.Options{MaxConns: s.opts.MaxStreams, StatsEvery: s.opts.StatsEvery, Logger: s.log})}
+	s.wg.Go(func() {
+		<-s.stop
+		st.hub.Close()
+	})
+	return st
 }
 
-func (st *streams) open(id room.ID) *problem {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	switch {
-	case st.s.isDraining():
-		return &problem{status: 503, code: "draining", detail: "this node is being stopped; come back in a moment", retry: 5 * time.Second}
-	case st.n >= st.max:
-		return &problem{status: 503, code: "streams_full", detail: "too many event streams are open; poll status instead", retry: 30 * time.Second}
-	case st.tabs[id] >= streamsAtTicket:
-		return &problem{status: 429, code: "too_many", detail: "this ticket has too many event streams open already", retry: 30 * time.Second}
-	}
-	st.n++
-	st.tabs[id]++
-	return nil
-}
+func (st *streams) count() int { return st.hub.Conns() }
 
-func (st *streams) close(id room.ID) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if st.tabs[id]--; st.tabs[id] == 0 {
-		delete(st.tabs, id)
-	}
-	if st.n--; st.n == 0 && st.empty != nil {
-		close(st.empty)
-		st.empty = nil
-	}
-}
+// drainRate is how many connections a second a node lets go: what those that take over accept without noticing.
+const drainRate = 1500
 
-func (st *streams) count() int {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	return st.n
-}
-
-// load is how many times more streams there are than can be served at ease; at least 1.
-func (st *streams) load() int { return 1 + st.count()/(streamsAtEase*runtime.GOMAXPROCS(0)) }
-
-// Drain makes the node lose its visitors: ready becomes 503, and each event stream is told when to come back
-// and is closed, at random moments so that they do not all come back at once. It returns when all are closed
-// or ctx ends. The listeners go on answering; stop them after it.
+// Drain makes the node lose its visitors: ready becomes 503, and each connection is told when to come back and is
+// closed, at a bounded rate. It returns when all are closed or ctx ends. The listeners go on answering; stop them
+// after it.
 func (s *Server) Drain(ctx context.Context) error {
 	window := s.opts.DrainFor / 2
 	if at, ok := ctx.Deadline(); ok {
 		window = max(time.Until(at)/2, 0)
 	}
-	st := s.streams
-	empty := make(chan struct{})
-	st.mu.Lock()
-	// A thousand a second is what a node that takes over accepts without noticing.
-	st.window = min(window, time.Duration(st.n)*time.Millisecond)
-	if st.n == 0 {
-		close(empty)
-	} else if st.empty != nil { // a second Drain waits with the first
-		empty = st.empty
-	} else {
-		st.empty = empty
-	}
+	s.streams.window.Store(int64(min(window, time.Duration(s.streams.count())*time.Second/drainRate)))
 	s.drainOnce.Do(func() { close(s.draining) })
-	st.mu.Unlock()
-	select {
-	case <-empty:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return s.streams.hub.Drain(ctx, drainRate)
 }
 
-// slot is when a stream closes in a drain, and how long its client then waits.
+// slot is when a proxied socket closes in a drain, and how long its client then waits.
 func (st *streams) slot() (closeIn, comeBack time.Duration) {
-	st.mu.Lock()
-	window, n := st.window, st.n
-	st.mu.Unlock()
-	spread := min(max(2*time.Second, time.Duration(n)*2*time.Millisecond), 30*time.Second)
-	return rand.N(window + 1), time.Second + rand.N(spread)
+	window := time.Duration(st.window.Load())
+	return rand.N(window + 1), time.Second + rand.N(2*time.Second+window)
 }
+
+// pushAddr is how the hub counts a visitor's address; "" where many sit behind one.
+func (c *call) pushAddr() string {
+	if c.s.limit.exempt(c.client.addr) {
+		return ""
+	}
+	if a := c.client.addr; a.Is4() {
+		return a.String()
+	}
+	p, err := c.client.addr.Prefix(64)
+	if err != nil {
+		return ""
+	}
+	return p.String()
+}
+
+// refused is the answer to a connection that the hub does not take.
+func refused(err error, after time.Duration) *problem {
+	switch {
+	case errors.Is(err, push.ErrDraining), errors.Is(err, push.ErrClosed):
+		return &problem{status: 503, code: "draining", detail: "this node is being stopped; come back in a moment", retry: 5 * time.Second}
+	case errors.Is(err, push.ErrTicket):
+		return &problem{status: 429, code: "too_many", detail: "this ticket has too many event streams open already", retry: 30 * time.Second}
+	case errors.Is(err, push.ErrAddress):
+		return &problem{status: 429, code: "too_many", detail: "this network address has too many event streams open already", retry: 30 * time.Second}
+	}
+	return &problem{status: 503, code: "streams_full", detail: "too many event streams are open or being opened; poll status instead", retry: max(after, time.Second)}
+}
+
+// caller is whose news are asked for.
+type caller struct {
+	room   *push.Room
+	ticket push.Ticket
+	st     push.Standing
+	from   push.Cursor
+}
+
+// caller looks at the ticket of a request; ok is false when it has been answered.
+func (c *call) caller() (who caller, ok bool) {
+	ref, ok := c.ticket()
+	if !ok {
+		return who, false
+	}
+	who, v, err := c.s.lookFor(c.r.Context(), c.entry, ref)
+	if err != nil {
+		c.fail(c.s.roomProblem(c.entry, &v, err))
+		return who, false
+	}
+	return who, true
+}
+
+func (s *Server) lookFor(ctx context.Context, e *entry, ref room.Ref) (who caller, v room.Visit, err error) {
+	who.room = s.pushRoom(e)
+	who.ticket = push.Ticket{Seq: ref.Seq, ID: push.ID(ref.ID), Name: ref.ID.String()}
+	who.from = who.room.Head() // before the look, so that nothing falls between
+	v, err = e.room.Status(ctx, ref)
+	if err == nil {
+		who.st, err = s.standing(e, &v)
+	}
+	return who, v, err
+}
+
+// after reads how far a client says it has come; nil: it does not.
+func after(text string) (*push.Cursor, *problem) {
+	if text == "" {
+		return nil, nil
+	}
+	cursor, err := push.ParseCursor(text)
+	if err != nil {
+		return nil, &problem{status: 400, code: "bad_request", detail: err.Error()}
+	}
+	return &cursor, nil
+}
+
+func (c *call) hidden() bool { return c.r.URL.Query().Get("hidden") == "1" }
 
 // events answers with server-sent events for one ticket.
 func (c *call) events() {
-	ref, ok := c.ticket()
-	if !ok {
-		return
+	addr := c.pushAddr()
+	if c.r.Method != http.MethodHead {
+		if wait, err := c.s.streams.hub.Accept(addr); err != nil {
+			// An EventSource that gets anything but 200 never comes back.
+			if c.r.Header.Get("Accept") == "text/event-stream" {
+				sse.Shed(c.w, wait)
+				return
+			}
+			c.fail(refused(err, wait))
+			return
+		}
 	}
-	rm := c.entry.room
-	w := rm.Watch(ref.ID) // before the first look, so that nothing falls between
-	defer w.Stop()
-	v, err := rm.Status(c.r.Context(), ref)
-	if err != nil {
-		c.fail(c.s.roomProblem(c.entry, &v, err))
-		return
+	if !c.stream(addr) && c.r.Method != http.MethodHead {
+		c.s.streams.hub.Forget(addr)
 	}
-	if p := c.s.streams.open(ref.ID); p != nil {
+}
+
+// stream serves events; false when the hub did not take the connection.
+func (c *call) stream(addr string) bool {
+	last := c.r.Header.Get("Last-Event-ID")
+	if last == "" {
+		last = c.r.URL.Query().Get("after")
+	}
+	cursor, p := after(last)
+	if p != nil {
 		c.fail(p)
-		return
+		return false
 	}
-	defer c.s.streams.close(ref.ID)
-	h := c.w.Header()
-	h.Set("Content-Type", "text/event-stream")
-	h.Set("Cache-Control", "no-store, no-transform")
-	h.Set("X-Accel-Buffering", "no")
-	h.Set("X-Content-Type-Options", "nosniff")
-	c.w.WriteHeader(http.StatusOK)
+	who, ok := c.caller()
+	if !ok {
+		return false
+	}
+	if err := c.s.streams.hub.Check(who.ticket.ID); err != nil {
+		c.fail(refused(err, 0))
+		return false
+	}
 	if c.r.Method == http.MethodHead {
-		return
+		sse.Headers(c.w.Header())
+		c.w.WriteHeader(http.StatusOK)
+		return false
 	}
-	rc := http.NewResponseController(c.w)
-	_ = rc.SetReadDeadline(time.Time{}) // the server's limit is for requests
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) // the server's limit is for requests
 	cutUnheard(c.r.Context())
-	st := &stream{call: c, rc: rc, ref: ref, view: v.View}
-	st.buf = append(st.buf, "retry: "...)
-	st.buf = strconv.AppendInt(st.buf, 2000+rand.Int64N(8000), 10)
-	st.buf = append(st.buf, '\n')
-	if !st.news(&v) || !st.flush() {
-		return
-	}
-	st.run(w)
-}
-
-// stream is one open event stream. It belongs to its request's goroutine.
-type stream struct {
-	*call
-	rc   *http.ResponseController
-	ref  room.Ref
-	view room.View
-	buf  []byte // frames to be written
-
-	told    bool      // the admission
-	dirty   bool      // something changed that the store could not tell yet
-	written time.Time // the last write
-	heard   time.Time // the last sign of life noted
-	ranked  time.Time
-	place   int64
-	waiting int64
-	stats   statsKey
-}
-
-type statsKey struct {
-	waiting, active int64
-	state, message  string
-}
-
-func (st *stream) run(w *room.Watcher) {
-	every := st.s.opts.StatsEvery
-	tick := time.NewTimer(every)
-	defer tick.Stop()
-	draining := st.s.draining
-	var over <-chan time.Time
-	for {
-		select {
-		case <-st.r.Context().Done():
-			return
-		case <-st.s.stop:
-			return
-		case <-over:
-			return
-		case <-draining:
-			draining = nil
-			closeIn, comeBack := st.s.streams.slot()
-			st.reconnect(comeBack)
-			over = time.After(closeIn)
-		case _, ok := <-w.C:
-			if !ok { // the room was deleted
-				return
-			}
-			if !st.look() {
-				st.flush()
-				return
-			}
-		case <-tick.C:
-			tick.Reset(every * time.Duration(st.s.streams.load()))
-			if st.dirty && !st.look() {
-				st.flush()
-				return
-			}
-			st.tick(time.Now())
-		}
-		if !st.flush() {
-			return
-		}
-	}
-}
-
-// look asks what became of the ticket; false when it ended.
-func (st *stream) look() bool {
-	v, err := st.entry.room.Status(st.r.Context(), st.ref)
-	switch {
-	case err == nil:
-		st.dirty = false
-		return st.news(&v)
-	case errors.Is(err, room.ErrEnded):
-		st.end(v.Reason, v.At)
-		return false
-	case errors.Is(err, room.ErrNoTicket), errors.Is(err, room.ErrNotFound):
-		return false
-	}
-	st.dirty = true
-	return true
-}
-
-// news tells what a visit says: the admission once, or the place.
-func (st *stream) news(v *room.Visit) bool {
-	st.view = v.View
-	now := time.Now()
-	st.heard = now
-	if v.State == room.Waiting {
-		st.rank(v.Place, v.Waiting, v.ETA, v.At, now)
-		return true
-	}
-	if st.told {
-		return true
-	}
-	adm, err := st.s.admissions.of(st.entry, v, false)
+	err := sse.Serve(c.s.streams.hub, c.w, c.r, sse.Caller{
+		Room: who.room, Ticket: who.ticket, Standing: who.st, From: who.from, After: cursor, Addr: addr, Hidden: c.hidden(),
+	})
 	if err != nil {
-		st.s.log.Error("an admission could not be signed", "room", st.id, "err", err)
+		h := c.w.Header()
+		h.Del("X-Accel-Buffering")
+		c.fail(refused(err, 0))
 		return false
 	}
-	st.told = true
-	st.frame()
-	st.buf = append(st.buf, `{"type":"admission","status":"ADMITTED","action":"REDIRECT","admission":`...)
-	st.buf = appendAdmission(st.buf, adm)
-	st.close(v.At)
 	return true
 }
 
-// tick tells what changed since the last one, and is heard from.
-func (st *stream) tick(now time.Time) {
-	if e := st.s.table().rooms[st.id]; e != nil {
-		st.entry = e // a shorter grace must be kept up with
-	}
-	doc, _, _ := st.entry.doc.get(st.entry.room)
-	if k := (statsKey{doc.Waiting, doc.Active, doc.RoomState, doc.Message}); k != st.stats {
-		st.stats = k
-		st.frame()
-		st.buf = append(st.buf, `{"type":"stats","waiting":`...)
-		st.buf = strconv.AppendInt(st.buf, k.waiting, 10)
-		st.buf = append(st.buf, `,"active":`...)
-		st.buf = strconv.AppendInt(st.buf, k.active, 10)
-		st.buf = append(st.buf, `,"room_state":`...)
-		st.buf = appendString(st.buf, k.state)
-		st.buf = append(st.buf, `,"message":`...)
-		st.buf = appendString(st.buf, k.message)
-		st.buf = append(st.buf, `,"at":"`...)
-		st.buf = append(st.buf, doc.At...)
-		st.buf = append(st.buf, "\"}\n\n"...)
-	}
-	if st.view.State == room.Waiting && now.Sub(st.ranked) >= st.cadence() {
-		place, waiting, ok := st.entry.room.Rank(st.view)
-		if !ok {
-			place = 0
-		}
-		if place != st.place || waiting != st.waiting {
-			st.rank(place, waiting, etaAt(doc, place), now.UnixMicro(), now)
-		}
-	}
-	beat := min(beatEvery, max(time.Duration(st.entry.cfg.Queue.Grace)/4, time.Second))
-	if len(st.buf) == 0 && now.Sub(st.written) >= beat {
-		st.buf = append(st.buf, ":\n\n"...)
-	}
-	if st.view.State == room.Waiting && now.Sub(st.heard) >= beat {
-		st.heard = now
-		st.entry.room.Heard(st.ref)
-	}
-}
-
-// cadence is how often a place is told: at ease always the same, under load by how far away her turn is.
-func (st *stream) cadence() time.Duration {
-	if st.s.streams.load() == 1 {
-		return rankEvery - 100*time.Millisecond // a tick that comes a little early counts
-	}
-	switch p, n := st.place, st.waiting; {
-	case p == 0:
-		return 10 * time.Second
-	case p*100 <= n || p <= 20:
-		return rankEvery
-	case p*10 <= n:
-		return 5 * time.Second
-	case p*2 <= n:
-		return 10 * time.Second
-	}
-	return 15 * time.Second
-}
-
-func (st *stream) rank(place, waiting int64, eta *room.ETA, at int64, now time.Time) {
-	st.ranked, st.place, st.waiting = now, place, waiting
-	st.frame()
-	st.buf = append(st.buf, `{"type":"rank","status":"WAITING","place":`...)
-	if place > 0 {
-		st.buf = strconv.AppendInt(st.buf, place, 10)
-	} else {
-		st.buf = append(st.buf, "null"...)
-	}
-	st.buf = append(st.buf, `,"waiting":`...)
-	st.buf = strconv.AppendInt(st.buf, waiting, 10)
-	st.buf = append(st.buf, `,"eta":`...)
-	st.buf = appendETA(st.buf, eta)
-	st.close(at)
-}
-
-// end tells why the ticket ended. Who left by her own will knows it.
-func (st *stream) end(why room.Reason, at int64) {
-	if why == room.ReasonLeft {
+// poll answers with what came after a cursor, as soon as there is something.
+func (c *call) poll() {
+	addr, hub := c.pushAddr(), c.s.streams.hub
+	if wait, err := hub.Accept(addr); err != nil {
+		c.fail(refused(err, wait))
 		return
 	}
-	st.frame()
-	st.buf = append(st.buf, `{"type":"timeout","reason":`...)
-	st.buf = appendString(st.buf, why.String())
-	st.close(at)
-}
-
-func (st *stream) reconnect(after time.Duration) {
-	ms := after.Milliseconds()
-	st.buf = append(st.buf, "retry: "...)
-	st.buf = strconv.AppendInt(st.buf, ms, 10)
-	st.buf = append(st.buf, '\n')
-	st.frame()
-	st.buf = append(st.buf, `{"type":"RECONNECT_SOON","reason":"SERVER_SHUTDOWN","after_ms":`...)
-	st.buf = strconv.AppendInt(st.buf, ms, 10)
-	st.buf = append(st.buf, "}\n\n"...)
-}
-
-// frame begins an event, named by the position of the log that it is based on.
-func (st *stream) frame() {
-	head := st.entry.room.Head()
-	st.buf = append(st.buf, "id: "...)
-	st.buf = strconv.AppendUint(st.buf, head.Epoch, 10)
-	st.buf = append(st.buf, '.')
-	st.buf = strconv.AppendUint(st.buf, head.N, 10)
-	st.buf = append(st.buf, "\ndata: "...)
-}
-
-// close ends a body with its time, and the event.
-func (st *stream) close(at int64) {
-	st.buf = append(st.buf, `,"at":"`...)
-	st.buf = appendAt(st.buf, at)
-	st.buf = append(st.buf, "\"}\n\n"...)
-}
-
-// flush writes what there is; false when the reader is gone or too slow.
-func (st *stream) flush() bool {
-	if len(st.buf) == 0 {
-		return true
+	body, taken := c.held(addr)
+	if !taken {
+		hub.Forget(addr)
 	}
-	st.written = time.Now()
-	_ = st.rc.SetWriteDeadline(st.written.Add(writeWithin))
-	_, err := st.w.Write(st.buf)
-	st.buf = st.buf[:0]
-	return err == nil && st.rc.Flush() == nil
+	if body != nil {
+		c.raw(http.StatusOK, "no-store", "application/json", body)
+	}
+}
+
+func (c *call) held(addr string) (body []byte, taken bool) {
+	cursor, p := after(c.r.URL.Query().Get("after"))
+	if p != nil {
+		c.fail(p)
+		return nil, false
+	}
+	who, ok := c.caller()
+	if !ok {
+		return nil, false
+	}
+	body, err := poll.Wait(c.r.Context(), c.s.streams.hub, poll.Caller{
+		Room: who.room, Ticket: who.ticket, Standing: who.st, From: who.from, After: cursor, Addr: addr, Hidden: c.hidden(),
+	}, poll.Hold)
+	if errors.Is(err, push.ErrTicket) || errors.Is(err, push.ErrDraining) || errors.Is(err, push.ErrClosed) {
+		c.fail(refused(err, 0))
+		return nil, false
+	}
+	return body, true // nil when the client has gone
+}
+
+// stomp upgrades to a WebSocket that speaks STOMP.
+func (c *call) stomp() {
+	if c.r.Method == http.MethodOptions {
+		c.preflight(siteForeign)
+		return
+	}
+	// Which room is meant is known with CONNECT; until then, any room that lists a foreign page lets it come in.
+	if c.origin() == siteForeign && !c.listed() {
+		c.fail(crossSite())
+		return
+	}
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{})
+	h := stomp.Handler{Hub: c.s.streams.hub, Caller: c.connect}
+	h.Serve(c.w, c.r, c.pushAddr())
+}
+
+// listed says whether the cors list of some room names the page.
+func (c *call) listed() bool {
+	for _, e := range c.s.table().rooms {
+		if c.from(e) == siteListed {
+			return true
+		}
+	}
+	return false
+}
+
+// from judges where a request comes from as a room sees it.
+func (c *call) from(e *entry) site {
+	of := *c
+	of.entry = e
+	return of.origin()
+}
+
+// maxGuess bounds how many rooms a ticket is tried on that does not say of which room it is.
+const maxGuess = 256
+
+// connect finds whom a CONNECT belongs to: by its own ticket, else by what the upgrade carries.
+func (c *call) connect(ctx context.Context, r *http.Request, in stomp.Connect) (stomp.Caller, error) {
+	policy := func(text string) error { return &stomp.Refusal{Code: push.CodePolicy, Message: text} }
+	rooms := c.s.table().rooms
+	if in.Room != "" {
+		e, p := c.s.entry(ctx, in.Room)
+		if p != nil {
+			return stomp.Caller{}, policy("there is no such room")
+		}
+		rooms = map[string]*entry{in.Room: e}
+	} else if len(rooms) > maxGuess {
+		return stomp.Caller{}, policy("there are many rooms here: name yours by a header room")
+	}
+	var found *entry
+	var ref room.Ref
+	for _, e := range rooms {
+		var one room.Ref
+		if in.Ticket != "" {
+			t, err := c.s.opts.Keys.OpenTicket(e.room.ID(), in.Ticket)
+			if err != nil {
+				continue
+			}
+			one = room.Ref{Seq: t.Seq, ID: t.ID}
+		} else {
+			pres, p := c.s.presented(r, e, c.client.https, c.named)
+			if p != nil {
+				return stomp.Caller{}, policy(p.detail)
+			}
+			if !pres.ok {
+				continue
+			}
+			one = pres.ref()
+		}
+		if found != nil {
+			return stomp.Caller{}, policy("tickets of several rooms were sent: say which is meant by a header room")
+		}
+		found, ref = e, one
+	}
+	if found == nil {
+		return stomp.Caller{}, policy("no valid ticket: enter first, and send its cookie, Authorization, or a header ticket in CONNECT")
+	}
+	if c.from(found) == siteForeign {
+		return stomp.Caller{}, policy(crossSite().detail)
+	}
+	who, v, err := c.s.lookFor(ctx, found, ref)
+	switch {
+	case errors.Is(err, room.ErrEnded):
+		return stomp.Caller{}, &stomp.Refusal{Code: push.CodeEnded, Message: "the ticket has ended: " + v.Reason.String()}
+	case isEnded(err):
+		return stomp.Caller{}, &stomp.Refusal{Code: push.CodeEnded, Message: "the ticket is not known any more; enter for a new one"}
+	case err != nil:
+		return stomp.Caller{}, err
+	}
+	return stomp.Caller{Room: who.room, Ticket: who.ticket, Standing: who.st, From: who.from}, nil
 }

@@ -340,3 +340,50 @@ func TestStreamsKeepUpWithTheGrace(t *testing.T) {
 	s.do("GET", "/v1/rooms/premiere/status", "", bearer(silent)...).is(t, 410, "ticket_ended")
 	s.do("GET", "/v1/rooms/premiere/status", "", bearer(secret)...).is(t, 200, "")
 }
+
+func pollOf(t *testing.T, s *site, secret, after string) (cursor string, kinds map[string]map[string]any) {
+	t.Helper()
+	r := s.do("GET", "/v1/rooms/premiere/poll?after="+after, "", bearer(secret)...)
+	r.is(t, 200, "")
+	d := r.doc(t)
+	kinds = map[string]map[string]any{}
+	for _, m := range d["messages"].([]any) {
+		doc := m.(map[string]any)
+		checkEvent(t, doc)
+		kinds[doc["type"].(string)] = doc
+	}
+	return d["cursor"].(string), kinds
+}
+
+func TestPolling(t *testing.T) { // cases/push 12
+	s := build(t, quick, config("premiere", 1))
+	_, inside := s.enter("premiere")
+	_, secret := s.enter("premiere")
+	cursor, m := pollOf(t, s, secret, "")
+	if m["rank"]["place"] != 1.0 || m["stats"] == nil {
+		t.Fatalf("%v", m)
+	}
+	s.do("POST", "/v1/rooms/premiere/leave", "", bearer(inside)...).is(t, 204, "")
+	first := cursor
+	for range 2 { // what was lost on the way is asked for with the old cursor
+		for cursor = first; m["admission"] == nil; {
+			cursor, m = pollOf(t, s, secret, cursor)
+		}
+		m = nil
+	}
+	s.do("POST", "/v1/rooms/premiere/leave", "", bearer(secret)...).is(t, 204, "")
+	s.do("GET", "/v1/rooms/premiere/poll?after="+cursor, "", bearer(secret)...).is(t, 410, "ticket_ended")
+	s.do("GET", "/v1/rooms/premiere/poll?after=x", "", bearer(secret)...).is(t, 400, "bad_request")
+	s.do("GET", "/v1/rooms/premiere/poll", "").is(t, 401, "ticket_missing")
+}
+
+// An EventSource that is answered with anything but 200 never comes back.
+func TestEventSourceSurvivesShedding(t *testing.T) { // cases/push 19
+	s := build(t, func(o *web.Options) { o.MaxStreams = 1 }, config("premiere", 1))
+	_, secret := s.enter("premiere")
+	s.stream(eventsPath, bearer(secret)...).next()
+	r := s.do("GET", eventsPath, "", append(bearer(secret), "Accept", "text/event-stream")...)
+	if r.status != 200 || !strings.HasPrefix(string(r.body), "retry: ") || strings.Contains(string(r.body), "data") {
+		t.Errorf("%d %q", r.status, r.body)
+	}
+}
