@@ -327,7 +327,7 @@ func (f *flight[K, V]) tell(r *told[V], led bool) {
 // reusable: nobody but its leader holds f, which is settled. It was never joined, nor told before its end, and neither a
 // Fill nor a ring of loads looks back at it.
 func (g *Group[K, V]) reusable(f *flight[K, V]) bool {
-	return !f.shared && !f.early && !f.timedOut && !f.ringed && g.opts.Fill == nil
+	return !f.early && !f.shared && !f.timedOut && !f.ringed && g.opts.Fill == nil
 }
 
 // ready takes what the machine has put aside. It is called under the lock, launch after it.

@@ -203,7 +203,6 @@ func (m *machine[K, V]) join(f *flight[K, V], w *With) (verdict, *flight[K, V], 
 	case f.args != w.Args:
 		return refused, nil, nil, ErrArgs
 	case f.delivered:
-		f.shared = true
 		return take, f, nil, nil
 	case int(f.waiters) >= m.opts.MaxWaitersPerKey:
 		return refused, nil, nil, busyKeyWaiters

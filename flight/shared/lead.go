@@ -3,6 +3,7 @@ package shared
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/ushergo/usher/flight"
@@ -42,20 +43,21 @@ func (g *Group[V]) lead(ctx context.Context, key string, w flight.With, st State
 }
 
 // load asks origin, and also tells whether the load that ran said that its value is not shareable.
-func (g *Group[V]) load(ctx context.Context, key string, w flight.With, load flight.Load[V]) (r flight.Result[V], alone *flight.NotShareableError, err error) {
+func (g *Group[V]) load(ctx context.Context, key string, w flight.With, load flight.Load[V]) (flight.Result[V], *flight.NotShareableError, error) {
 	w.Args = ""
-	r, err = g.origin.DoWith(ctx, key, w, func(ctx context.Context) (V, error) {
+	var said atomic.Pointer[flight.NotShareableError] // by a load that may outlive this call
+	r, err := g.origin.DoWith(ctx, key, w, func(ctx context.Context) (V, error) {
 		v, err := load(ctx)
 		var n *flight.NotShareableError
 		if errors.As(err, &n) {
-			alone = n
+			said.Store(n)
 		}
 		return v, err
 	})
-	if err != nil || !r.Led { // else the load has returned, and what it said may be read
-		alone = nil
+	if err != nil || !r.Led {
+		return r, nil, err
 	}
-	return r, alone, err
+	return r, said.Load(), nil
 }
 
 // renew keeps the lease until the load has ended, three times within each lease. When it cannot be sure any more that
