@@ -99,7 +99,7 @@ func (g *Group[K, V]) Do(ctx context.Context, key K, load Load[V]) (V, error) {
 }
 
 // plain is what Do says: nothing more. It is never changed.
-var plain With
+var plain = With{}
 
 // told is what a caller takes home from a flight. Flights are used again, so she must not look back.
 type told[V any] struct {

@@ -14,6 +14,7 @@ func TestFlights(t *testing.T) {
 		var us atomic.Int64
 		us.Store(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixMicro())
 		return flighttest.Fixture{
+			Space:   "test",
 			Store:   memory.NewFlights(func() time.Time { return time.UnixMicro(us.Add(1)) }),
 			Advance: func(d time.Duration) { us.Add(d.Microseconds()) },
 		}

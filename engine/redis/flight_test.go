@@ -85,13 +85,20 @@ func (s *flightServer) client() rueidis.Client {
 }
 
 func TestFlights(t *testing.T) {
-	s := newFlightServer(t)
-	c := s.client()
+	c := newFlightServer(t).client()
+	spaces := 0
 	flighttest.TestStore(t, func(t *testing.T) flighttest.Fixture {
-		if err := c.Do(t.Context(), c.B().Flushall().Build()).Error(); err != nil {
-			t.Fatal(err)
-		}
-		return flighttest.Fixture{Store: redis.NewFlights(c), Advance: time.Sleep}
+		spaces++
+		return flighttest.Fixture{Store: redis.NewFlights(c), Advance: time.Sleep, Space: fmt.Sprint("test", spaces)}
+	})
+}
+
+func TestFlightsInACluster(t *testing.T) {
+	c := startGateServers(t, 3, true).client()
+	spaces := 0
+	flighttest.TestStore(t, func(t *testing.T) flighttest.Fixture {
+		spaces++
+		return flighttest.Fixture{Store: redis.NewFlights(c), Advance: time.Sleep, Space: fmt.Sprint("test", spaces)}
 	})
 }
 

@@ -15,9 +15,10 @@ import (
 	"github.com/ushergo/usher/flight/shared"
 )
 
-// Fixture is one empty store.
+// Fixture is a store.
 type Fixture struct {
 	Store shared.Store
+	Space string // in which nothing is yet
 	// Advance lets the store's time pass; an engine with a clock of its own sleeps.
 	Advance func(time.Duration)
 }
@@ -43,7 +44,7 @@ func TestStore(t *testing.T, open func(t *testing.T) Fixture) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := open(t)
-			test(t, &client{t: t, f: f, ctx: t.Context(), space: "test"})
+			test(t, &client{t: t, f: f, ctx: t.Context(), space: f.Space})
 		})
 	}
 }
