@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ushergo/usher/engine/memory"
 	"github.com/ushergo/usher/room"
@@ -81,4 +82,39 @@ func TestSoakChurnDoesNotLeak(t *testing.T) {
 		return late < early+early/4+2<<20
 	})
 	t.Logf("%d KB in use after 50,000 visitors, %d KB after %d", early>>10, late>>10, visitors)
+}
+
+// While 100,000 slots open, callers come in between the pieces of it: their longest wait is
+// printed, and that they were answered before the last admission is asserted.
+func TestCallersComeInBetween(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	e, err := memory.Open(t.TempDir(), memory.Options{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	c := config(1)
+	mustDo(t, e, &room.Command{Op: room.OpConfigure, Config: &c})
+	for n := range 150_000 {
+		mustDo(t, e, enterCmd(n))
+	}
+	c.Capacity.Active = 100_000
+	began := time.Now()
+	mustDo(t, e, &room.Command{Op: room.OpConfigure, Config: &c})
+	var longest time.Duration
+	between, last := 0, mustDo(t, e, &room.Command{Op: room.OpStatus, Ref: room.Ref{Seq: 100_000, ID: number(99_999)}})
+	for last.View.State == room.Waiting {
+		asked := time.Now()
+		last = mustDo(t, e, &room.Command{Op: room.OpStatus, Ref: room.Ref{Seq: 100_000, ID: number(99_999)}})
+		longest = max(longest, time.Since(asked))
+		if between++; time.Since(began) > time.Minute {
+			t.Fatal("100,000 slots were not filled within a minute")
+		}
+	}
+	t.Logf("100,000 admitted in %v; %d calls in between, the longest took %v", time.Since(began).Round(time.Millisecond), between, longest.Round(time.Microsecond))
+	if between == 0 {
+		t.Error("nobody was answered in between")
+	}
 }
