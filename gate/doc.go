@@ -24,8 +24,8 @@
 // # A permit's life
 //
 //	          acquire                release
-//	(waits) ──────────> held ──────────────────────> released   (remembered for one lease after
-//	    │                │  └─ extend ─┘                          the lease: repeats are told apart)
+//	(waits) ──────────> held ──────────────────────> released   (remembered for one lease:
+//	    │                │  └─ extend ─┘                          repeats are told apart)
 //	    │                └──── lease over ─────────> expired
 //	    └──> refused: ErrFull, ErrSettled
 //

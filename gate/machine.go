@@ -6,8 +6,8 @@ import (
 
 // Machine is one key's state. It is not safe for concurrent use.
 //
-// What it knows of an id is kept from the grant until one lease after the permit's end, held
-// or not, so that a repeated acquire is recognised and a spent id is never granted anew.
+// What it knows of an id is kept until one lease after the permit's end, whichever way it
+// ended, so that a repeated acquire is recognised and a spent id is never granted anew.
 type Machine struct {
 	now   int64 // µs; never goes back
 	set   bool
@@ -237,6 +237,8 @@ func (m *Machine) release(c *Command, ms int64, r *Result) {
 		}
 		m.expiry.remove(g)
 		g.state = released
+		g.forget = ms + g.forget - g.expires // one lease from now
+		m.memory.move(g, g.forget)
 		m.held--
 	}
 	r.Wake = freed && m.limit > m.held // a lowered limit may still have to be reached

@@ -100,7 +100,9 @@ func (w *twin) step(c *gate.Command, us int64) (err error, fence uint64, expired
 			if p.state == "expired" {
 				return gate.ErrExpired, 0, expired
 			}
-			p.state = "released"
+			if p.state == "held" { // else it is a repeat
+				p.state, p.forget = "released", ms+p.forget-p.expires
+			}
 		}
 	case gate.OpExtend:
 		if len(group) == 0 {

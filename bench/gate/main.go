@@ -95,14 +95,15 @@ func pairs(e *env, rounds int, each time.Duration) error {
 		for _, callers := range []int{1, 8, 64, 512} {
 			list := e.peers()
 			rates, tails := make([][]float64, len(list)), make([][]time.Duration, len(list))
-			for range rounds {
+			for round := range rounds {
 				for i, p := range list {
 					key := func(c int) string { return "bench:" + p.name + ":" + strconv.Itoa(c) }
 					if where[0] == 'o' {
 						if !p.locks {
 							continue
 						}
-						key = func(int) string { return "bench:one:" + p.name }
+						one := fmt.Sprintf("bench:one:%s:%d:%d", p.name, callers, round) // what a cut round left locked disturbs none
+						key = func(int) string { return one }
 					}
 					rate, tail, err := load(callers, each, func(ctx context.Context, c int) error { return p.pair(ctx, key(c)) })
 					if err != nil {

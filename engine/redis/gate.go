@@ -25,7 +25,7 @@ import (
 //	{N}:timeout          zset: 16 raw bytes of an id, expiry in ms   }
 //	redisson_sc:{N}      channel: an integer ≥ 1, "try again"        }
 //	{N}:usher            hash: v 1, limit, fence, reopen, auto, renew; settled (until), by, verdict; node, until, overtaken of the promise
-//	{N}:usher:id:{hex}   string: what is known of an id: fence, permits of its acquire, when it is forgotten, "r" once released
+//	{N}:usher:id:{hex}   string: what is known of an id: fence, permits of its acquire, when it is forgotten, lease, "r" once released
 //
 // Decisions are made at the server's time. A failover that loses writes may grant once more what was granted; the fence
 // is greater than the lost one as far as the new server's clock is not behind.

@@ -7,7 +7,7 @@ if was then
   if was.released then return done('released') end
   local ends = score(ARGV[8])
   if not ends or ends <= ms then return done('expired') end
-  r_again, r_fence, r_expires, r_n = 1, was.fence, ends, math.max(was.n, 1)
+  r_again, r_fence, r_expires, r_n = 1, tonumber(was.fence), ends, math.max(was.n, 1)
   return done('')
 end
 if verdict() then return done('settled') end
@@ -46,8 +46,7 @@ end
 
 r_fence, r_n, r_expires = draw(), n, ms + lease
 local forget = r_expires + lease
-local tail = ' ' .. fmt(forget)
-local head = fmt(r_fence) .. ' '
+local text = fmt(r_fence)
 local added
 if n == 1 then
   added = call('ZADD', KEYS[2], r_expires, ARGV[8])
@@ -56,8 +55,8 @@ else
   for i = 1, n do scored[2 * i - 1], scored[2 * i] = r_expires, ARGV[7 + i] end
   added = call('ZADD', KEYS[2], unpack(scored))
 end
-know(4, head .. n .. tail, forget)
-for i = 2, n do know(3 + i, head .. '0' .. tail, forget) end
+know(4, text, n, forget, ARGV[3], '')
+for i = 2, n do know(3 + i, text, 0, forget, ARGV[3], '') end
 back(-n)
 if added < n then -- ids that were forgotten, but not taken back yet
   expired, freed = expired + n - added, true

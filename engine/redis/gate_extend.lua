@@ -13,11 +13,11 @@ for i = 1, n do
   local ends = score(ARGV[3 + i])
   if not ends or ends <= ms then return done('expired') end
 end
-r_n, r_fence, r_expires = n, was and was.fence or 0, ms + lease
+r_n, r_fence, r_expires = n, was and tonumber(was.fence) or 0, ms + lease
 local forget = r_expires + lease
 for i = 1, n do
   call('ZADD', KEYS[2], r_expires, ARGV[3 + i])
-  if was then know(3 + i, fmt(was.fence) .. ' ' .. (i == 1 and was.n or 0) .. ' ' .. fmt(forget), forget) end
+  if was then know(3 + i, was.fence, i == 1 and was.n or 0, forget, ARGV[3], '') end
 end
 if meta[5] == '1' and call('PTTL', KEYS[1]) < 2 * lease then
   for i = 1, 3 do call('PEXPIRE', KEYS[i], 2 * lease) end

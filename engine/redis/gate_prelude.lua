@@ -78,18 +78,20 @@ local function draw()
   return fence
 end
 
--- What is known of an id: fence, permits of its acquire (0 but for the first), when it is forgotten, "r" once released.
+-- What is known of an id: fence, permits of its acquire (0 but for the first), when it is forgotten, lease, "r" once released.
 -- The key's own end comes a little later.
 local function known(i)
   local v = KEYS[i] and call('GET', KEYS[i])
   if not v then return nil end
-  local f, n, forget, released = string.match(v, '^(%d+) (%d+) (%d+)(r?)$')
+  local f, n, forget, lease, released = string.match(v, '^(%d+) (%d+) (%d+) (%d+)(r?)$')
   forget = tonumber(forget)
   if forget <= ms then return nil end
-  return {fence = tonumber(f), n = tonumber(n), forget = forget, released = released == 'r', text = v}
+  return {fence = f, n = tonumber(n), lease = lease, released = released == 'r'}
 end
 
-local function know(i, text, forget) call('SET', KEYS[i], text, 'PX', forget - ms + 1000) end
+local function know(i, fence, n, forget, lease, released)
+  call('SET', KEYS[i], fence .. ' ' .. n .. ' ' .. fmt(forget) .. ' ' .. lease .. released, 'PX', forget - ms + 1000)
+end
 
 local function score(id)
   local ends = call('ZSCORE', KEYS[2], id)

@@ -25,7 +25,7 @@ for i = 1, was and math.max(was.n, 1) or 1 do
     else
       local about = i == 1 and was
       if i > 1 then about = known(3 + i) end
-      if about then know(3 + i, about.text .. 'r', about.forget) end
+      if about then know(3 + i, about.fence, about.n, ms + tonumber(about.lease), about.lease, 'r') end
     end
   end
 end

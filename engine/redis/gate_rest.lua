@@ -4,7 +4,7 @@ if what == 'status' then
   verdict()
 elseif what == 'settle' then -- 4 fence, 5 ttl ms, 6 verdict; of the id of KEYS[4]
   local f, was = tonumber(ARGV[4]), known(4)
-  if f < reopen or f > fence or (was and was.fence ~= f) then return done('stale') end
+  if f < reopen or f > fence or (was and tonumber(was.fence) ~= f) then return done('stale') end
   r_fence, r_verdict, r_till, wake = f, ARGV[6], ms + tonumber(ARGV[5]), true
   set('settled', r_till)
   set('by', ARGV[4])
