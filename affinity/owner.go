@@ -276,37 +276,32 @@ func (o *Owner[S]) build(ctx context.Context, key string, row Row, began time.Ti
 	now := time.Now()
 	s := &session[S]{Session: Session[S]{Value: v, Key: key, ID: rand.Text(), Generation: row.Generation}, born: now, used: now, confirmed: now}
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.busy = 1
+	// It is here before the directory says so: who reads the row may come at once.
+	o.mu.Lock()
+	o.sessions[key] = s
+	o.mu.Unlock()
 	// The row must say ready before anybody uses it. What ctx says counts no more: the session exists.
 	held, err := o.confirm(context.WithoutCancel(ctx), []*session[S]{s}, true)
-	if err == nil && !held[0] {
-		err = ErrLost
-	}
+	err = unavailable(err)
 	o.mu.Lock()
-	if err == nil && o.ctx.Err() != nil {
+	here := o.sessions[key] == s
+	o.mu.Unlock()
+	switch {
+	case err == nil && !held[0]:
+		err = ErrLost
+	case err == nil && !here: // retired before it was used
+		err = context.Cause(s.ctx)
+	case err == nil && o.ctx.Err() != nil:
 		err = context.Cause(o.ctx)
-	}
-	if err == nil && context.Cause(ctx) == keylock.ErrForced { // retired before it was there
+	case err == nil && context.Cause(ctx) == keylock.ErrForced:
 		err = keylock.ErrForced
 	}
 	if err != nil {
-		o.mu.Unlock()
-		s.cancel(err)
-		o.close(s, err)
-		o.release(key, row.Generation)
-		return nil, asItIs(err)
+		o.retire(key, s.Generation, err)
+		return nil, err
 	}
-	s.busy++
-	o.sessions[key] = s
-	o.mu.Unlock()
 	return s, nil
-}
-
-// asItIs leaves the errors that are not the directory's.
-func asItIs(err error) error {
-	if errors.Is(err, ErrLost) || errors.Is(err, ErrClosed) || errors.Is(err, keylock.ErrForced) {
-		return err
-	}
-	return unavailable(err)
 }
 
 // release gives a row back aside, and again for a while when the directory does not answer; after that it expires.
@@ -326,10 +321,13 @@ func (o *Owner[S]) release(key string, gen uint64) {
 }
 
 // retire ends a session. gen 0: whichever there is.
-func (o *Owner[S]) retire(key string, gen uint64, why error) {
+func (o *Owner[S]) retire(key string, gen uint64, why error) { o.retireIf(key, gen, why, false) }
+
+// retireIf can leave a session alone that somebody has begun to use.
+func (o *Owner[S]) retireIf(key string, gen uint64, why error, unused bool) {
 	o.mu.Lock()
 	s := o.sessions[key]
-	if s == nil || gen != 0 && s.Generation != gen || s.busy > 0 && (why == ErrIdle || why == ErrAge) {
+	if s == nil || gen != 0 && s.Generation != gen || unused && s.busy > 0 {
 		o.mu.Unlock()
 		return
 	}

@@ -153,7 +153,7 @@ func (o *Owner[S]) watchLoop() {
 		}
 		o.mu.Unlock()
 		for _, e := range ends {
-			o.retire(e.key, e.gen, e.why)
+			o.retireIf(e.key, e.gen, e.why, e.why == ErrIdle || e.why == ErrAge)
 		}
 	}
 }

@@ -63,7 +63,8 @@ func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return c, rw, nil
 }
 
-// tunnel is a client's connection after its upgrade.
+// tunnel is a client's connection after its upgrade. It has no CloseWrite on purpose: a WebSocket of which one side is gone
+// is over, and must not hold a descriptor until the other side sees it.
 type tunnel struct {
 	net.Conn
 	early []byte // read before the connection was taken over
@@ -76,12 +77,4 @@ func (c *tunnel) Read(p []byte) (int, error) {
 		return n, nil
 	}
 	return c.Conn.Read(p)
-}
-
-// CloseWrite says that nothing more comes, while the other direction may go on.
-func (c *tunnel) CloseWrite() error {
-	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
-		return half.CloseWrite()
-	}
-	return c.Conn.Close()
 }

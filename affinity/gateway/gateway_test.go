@@ -1,0 +1,375 @@
+package gateway_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ushergo/usher/affinity"
+	"github.com/ushergo/usher/affinity/gateway"
+	"github.com/ushergo/usher/engine/memory"
+)
+
+// away is a directory that can be away.
+type away struct {
+	affinity.Store
+	now atomic.Bool
+}
+
+func (a *away) Get(ctx context.Context, space, key string) (affinity.Row, error) {
+	if a.now.Load() {
+		return affinity.Row{}, errors.New("cut")
+	}
+	return a.Store.Get(ctx, space, key)
+}
+
+func (a *away) Instances(ctx context.Context, space string) ([]affinity.Instance, error) {
+	if a.now.Load() {
+		return nil, errors.New("cut")
+	}
+	return a.Store.Instances(ctx, space)
+}
+
+// here is an instance in this process.
+func here(t *testing.T, d affinity.Store, id string, change func(*affinity.Options[string])) (*affinity.Owner[string], *httptest.Server) {
+	t.Helper()
+	srv := httptest.NewUnstartedServer(nil)
+	o := affinity.Options[string]{
+		Space: "site", Instance: id, Addr: srv.Listener.Addr().String(), Every: 50 * time.Millisecond,
+		Build: func(context.Context, string, uint64) (string, error) { return id, nil },
+	}
+	if change != nil {
+		change(&o)
+	}
+	owner, err := affinity.Open(d, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv.Config.Handler = gateway.Owned(owner, site(id), gateway.OwnedOptions{Secret: secret})
+	srv.Start()
+	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close(); owner.Close() })
+	return owner, srv
+}
+
+func before(t *testing.T, d affinity.Store, change func(*gateway.Options)) (*gateway.Gateway, *httptest.Server) {
+	t.Helper()
+	o := opts(d)
+	if change != nil {
+		change(&o)
+	}
+	g, err := gateway.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(g)
+	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close(); g.Close() })
+	return g, srv
+}
+
+func post(t *testing.T, url string, body io.Reader) (answer, int) {
+	t.Helper()
+	res, err := http.Post(url, "application/json", body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	var a answer
+	_ = json.NewDecoder(res.Body).Decode(&a)
+	return a, res.StatusCode
+}
+
+func TestBodyIsSentAgainExactly(t *testing.T) { // cases/affinity 9
+	d := memory.NewDirectory(nil)
+	var refused atomic.Int32
+	owner, _ := here(t, d, "b", nil)
+	// The row names an instance that answers 421.
+	not := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/health/live" {
+			return
+		}
+		refused.Add(1)
+		_, _ = io.CopyN(io.Discard, r.Body, 10)
+		w.Header().Set(gateway.HeaderNotOwner, r.Header.Get("Usher-Session-Gen"))
+		w.WriteHeader(http.StatusMisdirectedRequest)
+	}))
+	defer not.Close()
+	stale := affinity.Identity{Instance: "a", Epoch: 1}
+	lie := func(key string) {
+		t.Helper()
+		got, err := d.Claim(t.Context(), affinity.Claim{Space: "site", Key: key, Owner: stale, Addr: not.Listener.Addr().String(), Token: key, Build: time.Minute})
+		if err != nil || got.Verdict != affinity.Yours {
+			t.Fatal(got, err)
+		}
+		_, err = d.Refresh(t.Context(), affinity.Refresh{Space: "site", Owner: stale, TTL: time.Minute, Items: []affinity.Item{{Key: key, Generation: got.Row.Generation, Ready: true}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	g, srv := before(t, d, nil)
+	announced(t, d, 1)
+	body := fmt.Sprintf(`{"account": "json", "more": %q}`, rand.Text())
+	lie("json")
+	if a, code := post(t, srv.URL, strings.NewReader(body)); code != 200 || a.Body != body || a.Key != "json" || a.Instance != "b" {
+		t.Errorf("%d %+v", code, a)
+	}
+	if owner.Owns("json") == 0 || refused.Load() != 1 || g.Stats().Resent != 1 || g.Stats().Evicted != 1 {
+		t.Errorf("%+v", g.Stats())
+	}
+	// One that was too long to be kept, and was partly sent, is not sent again.
+	lie("large")
+	if _, code := post(t, srv.URL+"/?account=large", bytes.NewReader(make([]byte, 1<<20))); code < 500 {
+		t.Errorf("code %d", code)
+	}
+	if g.Stats().Resent != 1 {
+		t.Errorf("%+v", g.Stats())
+	}
+	// Without a connection nothing was sent, so it may be however long.
+	not.Close()
+	lie("refused")
+	if a, code := post(t, srv.URL+"/?account=refused", bytes.NewReader(bytes.Repeat([]byte("x"), 1<<20))); code != 200 || len(a.Body) != 1<<20 {
+		t.Errorf("code %d, %d bytes", code, len(a.Body))
+	}
+}
+
+func TestPartlySentIsNeverSentAgain(t *testing.T) { // cases/affinity 9
+	d := memory.NewDirectory(nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var posts atomic.Int32
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				r, err := http.ReadRequest(bufio.NewReader(c))
+				if err != nil {
+					return
+				}
+				if r.Method == "POST" {
+					posts.Add(1) // it has done something, and dies
+					return
+				}
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+			}()
+		}
+	}()
+	_, srv := before(t, d, func(o *gateway.Options) {
+		o.Static = []affinity.Instance{{Owner: affinity.Identity{Instance: "a"}, Addr: l.Addr().String()}}
+	})
+	if _, code := post(t, srv.URL+"/?account=x", strings.NewReader("an order")); code != 502 || posts.Load() != 1 {
+		t.Errorf("code %d, sent %d times", code, posts.Load())
+	}
+}
+
+func TestCapacityConcernsNewSessions(t *testing.T) { // cases/affinity 12
+	d := memory.NewDirectory(nil)
+	owner, _ := here(t, d, "a", func(o *affinity.Options[string]) { o.MaxSessions = 2 })
+	_, srv := before(t, d, nil)
+	announced(t, d, 1)
+	must(t, srv.URL+"/?account=1")
+	first := must(t, srv.URL+"/?account=2")
+	if _, code, _ := ask(srv.URL + "/?account=3"); code != 503 {
+		t.Errorf("code %d", code)
+	}
+	if a := must(t, srv.URL+"/?account=2"); a.Generation != first.Generation {
+		t.Errorf("%+v", a)
+	}
+	// Drained by whoever operates it: new sessions go elsewhere, the old one stays.
+	here(t, d, "b", nil)
+	announced(t, d, 2)
+	if ok, err := d.Drain(t.Context(), affinity.Drain{Space: "site", Instance: "a", On: true}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	eventually(t, "it drains", func() bool { return owner.Health() != nil })
+	eventually(t, "the gateway has heard of b", func() bool {
+		a, code, _ := ask(srv.URL + "/?account=4")
+		return code == 200 && a.Instance == "b"
+	})
+	if a := must(t, srv.URL+"/?account=2"); a.Generation != first.Generation {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestDirectoryAway(t *testing.T) { // cases/affinity 5
+	d := &away{Store: memory.NewDirectory(nil)}
+	here(t, d, "a", nil)
+	_, srv := before(t, d, func(o *gateway.Options) { o.CacheFor = time.Millisecond })
+	announced(t, d, 1)
+	first := must(t, srv.URL+"/?account=1")
+	must(t, srv.URL+"/?account=1") // it has seen the row
+	d.now.Store(true)
+	if a := must(t, srv.URL+"/?account=1"); a.Generation != first.Generation {
+		t.Errorf("%+v", a)
+	}
+	res, err := http.Get(srv.URL + "/?account=new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(res.Body)
+	res.Body.Close()
+	if res.StatusCode != 503 || !strings.Contains(string(body), "directory_unavailable") || res.Header.Get("Retry-After") == "" {
+		t.Errorf("%d %s", res.StatusCode, body)
+	}
+	d.now.Store(false)
+	must(t, srv.URL+"/?account=new")
+}
+
+func TestProbesDoNotWaitForSessions(t *testing.T) { // cases/affinity 19
+	d := memory.NewDirectory(nil)
+	owner, _ := here(t, d, "a", nil)
+	_, srv := before(t, d, func(o *gateway.Options) { o.Health.FailAfter = 300 * time.Millisecond })
+	announced(t, d, 1)
+	first := must(t, srv.URL+"/?account=1")
+	ctx, cancel := context.WithCancel(t.Context())
+	slow := make(chan error, 1)
+	go func() {
+		req, _ := http.NewRequestWithContext(ctx, "GET", srv.URL+"/hang?account=1", nil)
+		_, err := http.DefaultClient.Do(req)
+		slow <- err
+	}()
+	eventually(t, "the slow call holds the session", func() bool { return owner.Locks().Stats().Held == 1 })
+	select {
+	case err := <-slow:
+		t.Fatalf("the slow call was thrown out: %v", err)
+	case <-time.After(time.Second): // several times FailAfter
+	}
+	cancel()
+	if a := must(t, srv.URL+"/?account=1"); a.Generation != first.Generation {
+		t.Errorf("%+v", a)
+	}
+}
+
+func TestSessionsEndCutsItsClients(t *testing.T) {
+	d := memory.NewDirectory(nil)
+	owner, _ := here(t, d, "a", nil)
+	_, srv := before(t, d, nil)
+	announced(t, d, 1)
+	c := upgrade(t, srv, "1", "")
+	defer c.Close()
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	if res, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || res.StatusCode != 101 {
+		t.Fatal(res, err)
+	}
+	owner.Retire("1", affinity.ErrAge)
+	if _, err := io.Copy(io.Discard, c); err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Error("the socket stays open")
+	}
+}
+
+// upgrade opens a WebSocket by hand and sends early with the handshake.
+func upgrade(t *testing.T, srv *httptest.Server, key, early string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", srv.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = io.WriteString(c, "GET /?account="+key+" HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"+early)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func TestBytesSentWithTheHandshakeArrive(t *testing.T) { // cases/affinity 10
+	d := memory.NewDirectory(nil)
+	here(t, d, "a", nil)
+	_, srv := before(t, d, nil)
+	announced(t, d, 1)
+	hello := "\x81\x85\x00\x00\x00\x00hello"
+	c := upgrade(t, srv, "1", hello)
+	defer c.Close()
+	_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+	br := bufio.NewReader(c)
+	res, err := http.ReadResponse(br, nil)
+	if err != nil || res.StatusCode != 101 {
+		t.Fatal(res, err)
+	}
+	frame := make([]byte, 9)
+	if _, err := io.ReadFull(br, frame); err != nil || string(frame[2:]) != "a:hello" {
+		t.Errorf("%q, %v", frame, err)
+	}
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("needs /proc to count descriptors:", err)
+	}
+	return len(list)
+}
+
+func TestUpgradesToADeadOwnerLeakNothing(t *testing.T) { // cases/affinity 10
+	n := 1000
+	if os.Getenv("USHER_SOAK") != "" {
+		n = 10_000
+	}
+	d := memory.NewDirectory(nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := l.Addr().String()
+	l.Close()
+	// Half of them are refused, half are cut by an owner that dies in the handshake.
+	dying, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dying.Close()
+	go func() {
+		for {
+			c, err := dying.Accept()
+			if err != nil {
+				return
+			}
+			r, err := http.ReadRequest(bufio.NewReader(c))
+			if err == nil && r.URL.Path == "/health/live" {
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+			} else if err == nil {
+				_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+			}
+			c.Close()
+		}
+	}()
+	_, srv := before(t, d, func(o *gateway.Options) {
+		o.Static = []affinity.Instance{
+			{Owner: affinity.Identity{Instance: "dead"}, Addr: dead}, {Owner: affinity.Identity{Instance: "dying"}, Addr: dying.Addr().String()},
+		}
+	})
+	try := func() {
+		c := upgrade(t, srv, "1", "early")
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		if _, err := bufio.NewReader(c).ReadByte(); err != nil {
+			t.Errorf("no answer: %v", err)
+		}
+		c.Close()
+	}
+	for range 50 {
+		try()
+	}
+	start := openFiles(t)
+	for range n {
+		try()
+	}
+	eventually(t, "descriptors are flat", func() bool { return openFiles(t) <= start+10 })
+}
