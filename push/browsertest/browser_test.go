@@ -1,0 +1,247 @@
+// Package browsertest drives push from outside: with the real STOMP client in Node, and with usher.js in a real
+// Chromium, against a whole usher.
+package browsertest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ushergo/usher/engine/memory"
+	"github.com/ushergo/usher/room"
+	"github.com/ushergo/usher/token"
+	"github.com/ushergo/usher/web"
+)
+
+const adminToken = "an-admin-token-of-tests"
+
+// need skips, with the reason, where tooling is absent; under USHER_TEST_ALL=1 absence is a failure.
+func need(t *testing.T, browser bool) {
+	t.Helper()
+	lack := func(what string) {
+		t.Helper()
+		if os.Getenv("USHER_TEST_ALL") == "1" {
+			t.Fatal(what)
+		}
+		t.Skip(what)
+	}
+	if testing.Short() {
+		t.Skip("these tests are not short")
+	}
+	if _, err := exec.LookPath("node"); err != nil {
+		lack("node is not installed")
+	}
+	if _, err := os.Stat("node_modules/@stomp/stompjs"); err != nil {
+		lack("run npm ci in push/browsertest")
+	}
+	if _, err := os.Stat(chromium()); browser && err != nil {
+		lack("chromium is not installed (apt-get install chromium), or name it in USHER_CHROMIUM")
+	}
+}
+
+func chromium() string {
+	if c := os.Getenv("USHER_CHROMIUM"); c != "" {
+		return c
+	}
+	return "/usr/bin/chromium"
+}
+
+// site is a whole usher on fixed ports, that can be killed and come back.
+type site struct {
+	t      *testing.T
+	dir    string
+	addr   string
+	mu     sync.Mutex
+	engine *memory.Engine
+	rooms  *room.Rooms
+	server *web.Server
+	public *http.Server
+	admin  *httptest.Server
+	inside []room.Ref // who holds the slots
+	conns  map[net.Conn]struct{}
+}
+
+func start(t *testing.T) *site {
+	t.Helper()
+	s := &site{t: t, dir: t.TempDir(), conns: map[net.Conn]struct{}{}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.addr = l.Addr().String()
+	s.up(l)
+	c := room.DefaultConfig("premiere")
+	c.Capacity.Active = 1
+	c.Queue.Grace = room.Duration(8 * time.Second)
+	c.Session.Claim = room.Duration(time.Minute)
+	if _, err := s.rooms.Configure(t.Context(), c, 0); err != nil {
+		t.Fatal(err)
+	}
+	rm, _ := s.rooms.Get(t.Context(), "premiere")
+	v, err := rm.Enter(t.Context(), room.Ref{}, [16]byte{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.inside = append(s.inside, v.Ref)
+	t.Cleanup(s.kill)
+	return s
+}
+
+func (s *site) up(l net.Listener) {
+	s.t.Helper()
+	must := func(err error) {
+		s.t.Helper()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	var err error
+	s.engine, err = memory.Open(filepath.Join(s.dir, "data"), memory.Options{})
+	must(err)
+	s.rooms, err = room.Open(context.Background(), s.engine, room.Options{})
+	must(err)
+	keys, err := token.Open(filepath.Join(s.dir, "keys"))
+	must(err)
+	s.server, err = web.New(web.Options{Rooms: s.rooms, Keys: keys, PublicURL: "http://" + s.addr, AdminToken: adminToken})
+	must(err)
+	api := s.server.Public()
+	mux := http.NewServeMux()
+	mux.Handle("/", api)
+	mux.Handle("/static/", http.StripPrefix("/static/", http.FileServer(http.Dir("../../web/static"))))
+	mux.Handle("/spa/", http.StripPrefix("/spa/", http.FileServer(http.Dir("../../examples/spa"))))
+	mux.HandleFunc("/blank", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/html")
+		_, _ = w.Write([]byte("<!doctype html><title>x</title><script src=/static/usher.js></script>"))
+	})
+	s.mu.Lock()
+	s.public = &http.Server{Handler: mux, ConnState: func(c net.Conn, st http.ConnState) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if st == http.StateNew {
+			s.conns[c] = struct{}{}
+		}
+	}}
+	public := s.public
+	s.mu.Unlock()
+	s.admin = httptest.NewServer(s.server.Admin())
+	go func() { _ = public.Serve(l) }()
+}
+
+// kill cuts everything as a crash would, without a word to anybody.
+func (s *site) kill() {
+	s.mu.Lock()
+	for c := range s.conns {
+		_ = c.Close()
+	}
+	clear(s.conns)
+	public := s.public
+	s.mu.Unlock()
+	_ = public.Close()
+	s.admin.Close()
+	s.server.Close()
+	s.rooms.Close()
+	_ = s.engine.Close()
+}
+
+// back starts again on the same port and data.
+func (s *site) back() {
+	s.t.Helper()
+	var l net.Listener
+	var err error
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		if l, err = net.Listen("tcp", s.addr); err == nil {
+			break
+		}
+		if time.Now().After(end) {
+			s.t.Fatal(err)
+		}
+	}
+	s.up(l)
+}
+
+// free lets the one inside go.
+func (s *site) free() {
+	s.t.Helper()
+	rm, err := s.rooms.Get(s.t.Context(), "premiere")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, ref := range s.inside {
+		if _, err := rm.Leave(s.t.Context(), ref); err != nil {
+			s.t.Error(err)
+		}
+	}
+	s.inside = nil
+}
+
+// node runs a script; each line of its output is a check, or a wish that on fulfils.
+func node(t *testing.T, on map[string]func(), args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "node", args...)
+	cmd.Env = append(os.Environ(), "USHER_CHROMIUM="+chromium())
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var r struct {
+			Name, Error, Do string
+			Free            bool
+		}
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			t.Errorf("%s: %q", args[0], lines.Text())
+			continue
+		}
+		if r.Free {
+			r.Do = "free"
+		}
+		if r.Do != "" {
+			if f := on[r.Do]; f != nil {
+				f()
+			}
+			_, _ = in.Write([]byte(r.Do + "\n"))
+			continue
+		}
+		n++
+		t.Run(r.Name, func(t *testing.T) {
+			if r.Error != "" {
+				t.Error(r.Error)
+			}
+		})
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%s: %v\n%s", args[0], err, stderr.String())
+	}
+	if n == 0 {
+		t.Errorf("%s checked nothing\n%s", args[0], stderr.String())
+	}
+}
+
+func TestStompJS(t *testing.T) { // cases/push 20, 21
+	need(t, false)
+	s := start(t)
+	node(t, map[string]func(){"free": s.free}, "stompjs.mjs", "http://"+s.addr, s.admin.URL, adminToken)
+}
