@@ -32,7 +32,7 @@ func newProxy(s *Server) *proxy {
 		s: s, log: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		transport: &http.Transport{
 			// An origin is dialled directly, whatever HTTP_PROXY says.
-			DialContext:         (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
+			DialContext:         dialOrigin(s.opts.OriginTimeout),
 			TLSHandshakeTimeout: 5 * time.Second,
 			// The default of 2 makes a connection for almost every request, which costs more than all else together.
 			MaxIdleConnsPerHost: 512,

@@ -24,7 +24,7 @@ import (
 // What the origin writes is with the visitor at once.
 func TestStreamsFlushAtOnce(t *testing.T) {
 	for _, kind := range []string{"text/event-stream", "text/plain", "application/x-ndjson"} {
-		step := make(chan string)
+		step := make(chan string, 1)
 		s, ticket := inside(t, nil, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", kind)
 			if kind == "text/plain" { // of known length, and not small
@@ -32,7 +32,13 @@ func TestStreamsFlushAtOnce(t *testing.T) {
 			}
 			w.WriteHeader(200)
 			_ = http.NewResponseController(w).Flush()
-			for text := range step {
+			for more := true; more; {
+				var text string
+				select {
+				case text, more = <-step:
+				case <-r.Context().Done(): // the test has failed
+					return
+				}
 				_, _ = io.WriteString(w, text)
 				_ = http.NewResponseController(w).Flush()
 			}
@@ -78,7 +84,10 @@ func TestSessionEndsUnderRequests(t *testing.T) {
 			close(closed)
 			return
 		}
-		<-finish
+		select {
+		case <-finish:
+		case <-r.Context().Done():
+		}
 		_, _ = io.WriteString(w, "finished")
 	})
 	open := func(path string) *http.Response {
@@ -95,10 +104,20 @@ func TestSessionEndsUnderRequests(t *testing.T) {
 	if b, err := io.ReadAll(events.Body); err != nil || string(b) != "data: 1\n\n" {
 		t.Errorf("events: %q %v", b, err) // a proper end, so that the page asks again and learns why
 	}
-	<-closed
+	await(t, closed, "the origin hears that its stream has ended")
 	close(finish)
 	if b, err := io.ReadAll(report.Body); err != nil || string(b) != "data: 1\n\nfinished" {
 		t.Errorf("report: %q %v", b, err)
+	}
+}
+
+// await waits for a channel, but not until the whole package times out.
+func await[T any](t testing.TB, c <-chan T, what string) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s: not within 20 s", what)
 	}
 }
 
@@ -118,7 +137,7 @@ func TestVisitorGoesAway(t *testing.T) {
 	if _, err := plain.Do(request(t, s.public.URL, "GET", "/", "", "Usher-Ticket", ticket).WithContext(ctx)); err == nil {
 		t.Fatal("an answer")
 	}
-	<-gone
+	await(t, gone, "the origin hears that the visitor has gone")
 	eventually(t, "the request is counted", func() bool {
 		return strings.Contains(string(s.api("GET", "/metrics", "").body), `route="gate"} 1`)
 	})
@@ -196,7 +215,7 @@ func TestWebSocket(t *testing.T) {
 	if _, err := wsutil.ReadServerText(conn); err == nil {
 		t.Error("the socket outlived its session")
 	}
-	<-ended
+	await(t, ended, "the origin hears that its socket has ended")
 }
 
 func TestEarlyBytesOfAWebSocket(t *testing.T) { // cases/affinity 10

@@ -4,7 +4,10 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -98,5 +101,55 @@ func TestStreamWithAStalledBody(t *testing.T) {
 	_, r := s.raw("GET /v1/rooms/premiere/events HTTP/1.1\r\nHost: usher.test\r\nContent-Length: 10\r\n\r\n")
 	if resp, err := http.ReadResponse(r, nil); err != nil || resp.StatusCode != 401 {
 		t.Errorf("%v %v", resp, err)
+	}
+}
+
+var gateCount = regexp.MustCompile(`usher_http_request_duration_seconds_count{[^}]*route="gate"} (\d+)`)
+
+// An origin that stops taking an upload is given up, whether the visitor waits or has gone.
+func TestOriginThatStopsReading(t *testing.T) {
+	origin, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer origin.Close()
+	taken := make(chan net.Conn, 8)
+	go func() {
+		for {
+			conn, err := origin.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 100))
+			taken <- conn // and read no more
+		}
+	}()
+	c := behind("premiere", 2, newOrigin(t, func(http.ResponseWriter, *http.Request) {}))
+	c.Origin = "http://" + origin.Addr().String()
+	s := build(t, func(o *web.Options) { o.OriginTimeout = 300 * time.Millisecond }, c)
+	ticket := s.do("POST", "/.usher/v1/rooms/premiere/enter", "").secret(t)
+	for i, goes := range []bool{false, true} {
+		conn, r := s.raw("POST / HTTP/1.1\r\nHost: tickets.test\r\nContent-Length: 1000000000\r\nUsher-Ticket: " + ticket + "\r\n\r\n")
+		go func() { _, _ = io.Copy(conn, zeros{}) }()
+		var at net.Conn
+		select {
+		case at = <-taken:
+		case <-time.After(20 * time.Second):
+			t.Fatal("nothing came to the origin")
+		}
+		if goes {
+			conn.Close()
+		} else if resp, err := http.ReadResponse(r, nil); err != nil || resp.StatusCode != 504 {
+			t.Errorf("%v %v", resp, err)
+		}
+		eventually(t, "usher is done with the request", func() bool {
+			done := 0
+			for _, class := range gateCount.FindAllSubmatch(s.api("GET", "/metrics", "").body, -1) {
+				n, _ := strconv.Atoi(string(class[1]))
+				done += n
+			}
+			return done == i+1
+		})
+		at.Close()
 	}
 }

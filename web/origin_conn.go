@@ -1,0 +1,38 @@
+package web
+
+import (
+	"context"
+	"io"
+	"net"
+	"time"
+)
+
+// originConn is a connection to an origin that must take what it is sent. http.Transport begins to wait for an answer
+// when the request has left, so an origin that stops reading an upload would be waited for for ever, and nobody
+// would notice that the visitor has gone: net/http looks for that when her body has been read.
+type originConn struct {
+	*net.TCPConn // with its CloseWrite, by which half a tunnel is closed
+	within       time.Duration
+}
+
+// dialOrigin makes connections on which each write must end within a time.
+func dialOrigin(within time.Duration) func(context.Context, string, string) (net.Conn, error) {
+	d := &net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := d.DialContext(ctx, network, addr)
+		if tcp, ok := c.(*net.TCPConn); ok {
+			return &originConn{tcp, within}, nil
+		}
+		return c, err
+	}
+}
+
+func (c *originConn) Write(p []byte) (int, error) {
+	_ = c.SetWriteDeadline(time.Now().Add(c.within))
+	return c.TCPConn.Write(p)
+}
+
+// ReadFrom implements io.ReaderFrom in place of the embedded one, which would not come by Write.
+func (c *originConn) ReadFrom(r io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{c}, r)
+}
