@@ -248,8 +248,9 @@ type Room struct {
 	listeners map[int]func([]Event)
 	listened  int
 
-	heardMu sync.Mutex
-	heard   map[Ref]struct{}
+	heardMu   sync.Mutex
+	heard     map[Ref]struct{}
+	heardHint int // for how many it was made
 }
 
 // prediction is an ETA that was told, to be compared with what became of it.
@@ -601,10 +602,14 @@ func (r *Room) flushHeard(ctx context.Context) {
 	r.heardMu.Lock()
 	heard := r.heard
 	if len(heard) == 0 { // still the one that Heard writes to
+		if r.heardHint > 0 { // made for a rush that is over
+			r.heard, r.heardHint = map[Ref]struct{}{}, 0
+		}
 		r.heardMu.Unlock()
 		return
 	}
-	r.heard = make(map[Ref]struct{}, 1<<bits.Len(uint(len(heard)/2)))
+	r.heardHint = 1 << bits.Len(uint(len(heard)/2))
+	r.heard = make(map[Ref]struct{}, r.heardHint)
 	r.heardMu.Unlock()
 	left := len(heard)
 	var refs []Ref

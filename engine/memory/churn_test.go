@@ -77,7 +77,7 @@ func TestSoakChurnDoesNotLeak(t *testing.T) {
 		}
 	}
 	var late int64
-	until(t, func() bool { // a snapshot under way takes its own
+	until(t, func() bool { // a snapshot under way takes its own, and so does a rush
 		late = heap()
 		return late < early+early/4+2<<20
 	})
