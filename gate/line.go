@@ -43,7 +43,8 @@ func (g *Gate) waits(key string) bool {
 	sh := g.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	return sh.lines[key] != nil
+	l := sh.lines[key]
+	return l != nil && l.waiters.Len() > 0
 }
 
 // poke wakes a key's line.
@@ -195,7 +196,11 @@ func (l *line) heads(n int) (ws []*waiter) {
 func (l *line) run() {
 	ctx, cancel := context.WithCancel(l.gate.ctx)
 	defer cancel()
-	watched := l.watch(ctx)
+	// Aside, for a store that is away must not keep the line from saying so.
+	watching := make(chan error, 1)
+	watch := func() { go func() { watching <- l.gate.store.Watch(ctx, l.key, l.poke) }() }
+	watch()
+	watched := false
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	n := 1
@@ -213,27 +218,28 @@ func (l *line) run() {
 			continue
 		}
 		n = 1
-		if !watched && pause > recheck/8 { // no messages: ask more often
-			pause = recheck / 8
+		if !watched { // no messages yet: ask more often
+			pause = min(pause, recheck/8)
 		}
 		timer.Reset(pause)
 		select {
 		case <-l.poked:
-		case <-timer.C:
-			if !watched {
-				watched = l.watch(ctx)
+		case err := <-watching: // from here on nothing is missed; what came before is asked for now
+			if watched = err == nil; !watched {
+				if ctx.Err() == nil {
+					l.gate.opts.Logger.Warn("no messages about this key; asking again and again", "key", l.key, "err", err)
+				}
+				select { // not at once: the store is away
+				case <-ctx.Done():
+				case <-l.poked:
+				case <-timer.C:
+				}
+				watch()
 			}
+		case <-timer.C:
 		case <-ctx.Done():
 		}
 	}
-}
-
-func (l *line) watch(ctx context.Context) bool {
-	err := l.gate.store.Watch(ctx, l.key, l.poke)
-	if err != nil && ctx.Err() == nil {
-		l.gate.opts.Logger.Warn("no messages about this key; asking again and again", "key", l.key, "err", err)
-	}
-	return err == nil
 }
 
 // serve asks the store for some heads, side by side, and answers them. It returns how many to

@@ -188,7 +188,7 @@ func TestRules(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() { get(rules, at+"/checkout/pay", "X-Account", "a") })
 		synctest.Wait()
-		for _, path := range []string{"/checkout", "//checkout", "/CHECKOUT/x", "/a/../checkout", "/checkout//y"} { // no way around by spelling
+		for _, path := range []string{"/checkout", "//checkout", "/CHECKOUT/x", "/a/../checkout", "/checkout//y", "/checkout;v=1/z", "/x/..;/checkout", "/%63heckout", "/checkout%2fpay"} { // no way around by spelling
 			if w := get(rules, at+path, "X-Account", "a"); w.Code != 429 {
 				t.Errorf("%s: %d", path, w.Code)
 			}

@@ -240,10 +240,14 @@ func (rs *Rules) from(i int, w http.ResponseWriter, r *http.Request) {
 	rs.next.ServeHTTP(w, r)
 }
 
-// cleaned is the path as an origin that is generous with slashes, dots and case would see it: a limit is not
+// cleaned is the path as an origin that is generous with slashes, dots, parameters and case would see it: a limit is not
 // evaded by spelling.
 func cleaned(r *http.Request) string {
-	return strings.ToLower(path.Clean("/" + strings.ReplaceAll(r.URL.Path, "\\", "/")))
+	segments := strings.Split(strings.ReplaceAll(r.URL.Path, "\\", "/"), "/")
+	for i := range segments {
+		segments[i], _, _ = strings.Cut(segments[i], ";")
+	}
+	return strings.ToLower(path.Clean("/" + strings.Join(segments, "/")))
 }
 
 func (r Rule) matches(req *http.Request) bool {
