@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"time"
+	"unicode/utf8"
 )
 
 // Store is the directory. Engines implement it; affinitytest holds each of them to what is said here. Every method decides
@@ -190,6 +191,9 @@ func CheckKey(space, key string) error {
 	if key == "" || len(key) > MaxKey {
 		return bad("key: 1 to %d bytes, not %d", MaxKey, len(key))
 	}
+	if !utf8.ValidString(key) {
+		return bad("key: must be UTF-8; encode other bytes, as base64")
+	}
 	return CheckSpace(space)
 }
 
@@ -209,6 +213,9 @@ const maxNumber = 1 << 53
 func checkText(name, s string, most int) error {
 	if len(s) > most {
 		return bad("%s: at most %d bytes, not %d", name, most, len(s))
+	}
+	if !utf8.ValidString(s) {
+		return bad("%s: must be UTF-8", name)
 	}
 	return nil
 }

@@ -362,6 +362,7 @@ func badRequests(t *testing.T, c *client) {
 	for field, spoil := range map[string]func(*affinity.Claim){
 		"space":    func(c *affinity.Claim) { c.Space = "a{b}" },
 		"key":      func(c *affinity.Claim) { c.Key = strings.Repeat("x", affinity.MaxKey+1) },
+		"UTF-8":    func(c *affinity.Claim) { c.Key = "\xff" },
 		"instance": func(c *affinity.Claim) { c.Owner.Instance = "a b" },
 		"epoch":    func(c *affinity.Claim) { c.Owner.Epoch = 0 },
 		"addr":     func(c *affinity.Claim) { c.Addr = strings.Repeat("x", 513) },
@@ -381,10 +382,10 @@ func badRequests(t *testing.T, c *client) {
 }
 
 func anyBytes(_ *testing.T, c *client) {
-	for _, key := range []string{"a b", "a:b", "{x}", "\x00\xff\n", "usher:affinity:{test/1}", "ключ", strings.Repeat("k", affinity.MaxKey)} {
+	for _, key := range []string{"a b", "a:b", "{x}", "\x00\x7f\n", "..", "a/b?c=d%2F", "usher:affinity:{test/1}", "ключ", strings.Repeat("k", 250)} {
 		row := c.mine(key, who(1))
-		c.refresh(who(1), long, affinity.Item{Key: key, Generation: row.Generation, Ready: true, Session: "\x00" + key[:1]})
-		if got := c.get(key); got.Session != "\x00"+key[:1] {
+		c.refresh(who(1), long, affinity.Item{Key: key, Generation: row.Generation, Ready: true, Session: "\x00" + key})
+		if got := c.get(key); got.Session != "\x00"+key {
 			c.t.Errorf("%q: %+v", key, got)
 		}
 		c.clear(key, who(1), row.Generation)
