@@ -218,9 +218,10 @@ func (g *Group[K, V]) takeHome(f *flight[K, V], r *told[V], led bool) {
 	f.tell(r, led)
 	if led && g.reusable(f) {
 		f.blank()
-		g.mu.Lock()
-		g.spare = f
-		g.mu.Unlock()
+		if g.mu.TryLock() { // not worth waiting for
+			g.spare = f
+			g.mu.Unlock()
+		}
 	}
 }
 
