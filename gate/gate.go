@@ -33,6 +33,8 @@ type shard struct {
 	mu    sync.Mutex
 	lines map[string]*line
 	held  map[ID]hold
+
+	closed bool // no line begins any more
 }
 
 type hold struct {
@@ -64,7 +66,8 @@ func (g *Gate) Close() {
 	g.stop()
 	for i := range g.shards { // whoever joined a line before this is counted in wg
 		g.shards[i].mu.Lock()
-		g.shards[i].mu.Unlock() //nolint:staticcheck // only to wait
+		g.shards[i].closed = true
+		g.shards[i].mu.Unlock()
 	}
 	g.wg.Wait()
 }

@@ -114,7 +114,7 @@ func (g *Gate) join(key string, w *waiter) error {
 	sh := g.shard(key)
 	sh.mu.Lock()
 	defer sh.mu.Unlock()
-	if g.ctx.Err() != nil {
+	if sh.closed {
 		return ErrClosed
 	}
 	l := sh.lines[key]

@@ -49,7 +49,7 @@ func (w *twin) group(id gate.ID) (ps []*twinPermit) {
 }
 
 // step gives what a caller cares about. Fewer than MaxMoves permits expire at once here.
-func (w *twin) step(c *gate.Command, us int64) (err error, fence uint64, expired int) {
+func (w *twin) step(c *gate.Command, us int64) (fence uint64, expired int, err error) {
 	ms := us / 1000
 	for _, p := range w.all {
 		if p.state == "held" && p.expires <= ms {
@@ -68,37 +68,37 @@ func (w *twin) step(c *gate.Command, us int64) (err error, fence uint64, expired
 		if len(group) > 0 {
 			switch group[0].state {
 			case "held":
-				return nil, group[0].fence, expired
+				return group[0].fence, expired, nil
 			case "released":
-				return gate.ErrReleased, 0, expired
+				return 0, expired, gate.ErrReleased
 			}
-			return gate.ErrExpired, 0, expired
+			return 0, expired, gate.ErrExpired
 		}
 		if w.until > ms {
-			return gate.ErrSettled, 0, expired
+			return 0, expired, gate.ErrSettled
 		}
 		if !w.set {
 			if c.Permits == 0 {
-				return gate.ErrNotSet, 0, expired
+				return 0, expired, gate.ErrNotSet
 			}
 			w.set, w.limit = true, c.Permits
 		}
 		if w.limit-w.held() < int64(c.N) {
-			return gate.ErrFull, 0, expired
+			return 0, expired, gate.ErrFull
 		}
 		f := draw()
 		for _, id := range c.ID.Members(c.N) {
 			end := ms + c.Lease.Milliseconds()
 			w.all = append(w.all, &twinPermit{id, c.ID, c.N, f, end, end + c.Lease.Milliseconds(), "held"})
 		}
-		return nil, f, expired
+		return f, expired, nil
 	case gate.OpRelease:
 		if len(group) == 0 {
-			return gate.ErrExpired, 0, expired
+			return 0, expired, gate.ErrExpired
 		}
 		for _, p := range group {
 			if p.state == "expired" {
-				return gate.ErrExpired, 0, expired
+				return 0, expired, gate.ErrExpired
 			}
 			if p.state == "held" { // else it is a repeat
 				p.state, p.forget = "released", ms+p.forget-p.expires
@@ -106,27 +106,27 @@ func (w *twin) step(c *gate.Command, us int64) (err error, fence uint64, expired
 		}
 	case gate.OpExtend:
 		if len(group) == 0 {
-			return gate.ErrExpired, 0, expired
+			return 0, expired, gate.ErrExpired
 		}
 		switch group[0].state {
 		case "released":
-			return gate.ErrReleased, 0, expired
+			return 0, expired, gate.ErrReleased
 		case "expired":
-			return gate.ErrExpired, 0, expired
+			return 0, expired, gate.ErrExpired
 		}
 		for _, p := range group {
 			p.expires = ms + c.Lease.Milliseconds()
 			p.forget = p.expires + c.Lease.Milliseconds()
 		}
-		return nil, group[0].fence, expired
+		return group[0].fence, expired, nil
 	case gate.OpSettle:
 		if c.Fence < w.reopened || c.Fence > w.fence || len(group) > 0 && group[0].fence != c.Fence {
-			return gate.ErrStale, 0, expired
+			return 0, expired, gate.ErrStale
 		}
 		w.settled, w.until = c.Verdict, ms+c.TTL.Milliseconds()
 	case gate.OpReopen:
 		w.reopened, w.until = draw(), 0
-		return nil, w.reopened, expired
+		return w.reopened, expired, nil
 	case gate.OpSet:
 		w.set, w.limit = true, c.Permits
 	case gate.OpDelete:
@@ -137,7 +137,7 @@ func (w *twin) step(c *gate.Command, us int64) (err error, fence uint64, expired
 		}
 		*w = twin{all: w.all, fence: w.fence, reopened: w.fence + 1}
 	}
-	return nil, 0, expired
+	return 0, expired, nil
 }
 
 func TestMachineAgainstTwin(t *testing.T) {
@@ -172,7 +172,7 @@ func TestMachineAgainstTwin(t *testing.T) {
 				c.Op = gate.OpReopen
 			}
 			got := m.Step(c, now)
-			err, fence, expired := w.step(c, now)
+			fence, expired, err := w.step(c, now)
 			if got.Err != err || got.Expired != expired || got.Set != w.set || got.Limit != w.limit || got.Held() != w.held() ||
 				(c.Op != gate.OpStatus && c.Op != gate.OpSettle && err == nil && got.Fence != fence) {
 				t.Fatalf("round %d, step %d at %d: %+v\n got %+v\nwant %v, fence %d, expired %d, limit %d, held %d", round, n, now, c, got, err, fence, expired, w.limit, w.held())
