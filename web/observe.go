@@ -52,13 +52,17 @@ func (w *statusWriter) Flush() {
 // routeStat are a route's histograms by class of status: found once, not at each request.
 type routeStat [6]prometheus.Observer
 
-// begin starts to time and trace a request.
-func (s *Server) begin(rt *route, w http.ResponseWriter, r *http.Request) (*statusWriter, *http.Request, trace.Span) {
+// begin starts to time and trace a request. Only a trusted proxy may say which trace it belongs to: a stranger could
+// have everything of hers sampled, and write into a trace that is not hers.
+func (s *Server) begin(rt *route, w http.ResponseWriter, r *http.Request, c *client) (*statusWriter, *http.Request, trace.Span) {
 	sw := &statusWriter{ResponseWriter: w, start: time.Now()}
 	if s.opts.Tracer == nil {
 		return sw, r, nil
 	}
-	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	ctx := r.Context()
+	if c.trusted {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
+	}
 	ctx, span := s.opts.Tracer.Start(ctx, r.Method+" "+rt.path, trace.WithSpanKind(trace.SpanKindServer),
 		trace.WithAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", rt.path)))
 	return sw, r.WithContext(ctx), span

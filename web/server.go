@@ -112,7 +112,7 @@ func (s *Server) servePublic(w http.ResponseWriter, r *http.Request) {
 		s.serveAPI(w, r, &c, s.api, r.URL.Path, true) // no origin whose page this could be
 		return
 	}
-	sw, r, span := s.begin(s.gateRoute, w, r)
+	sw, r, span := s.begin(s.gateRoute, w, r, &c)
 	defer s.end(s.gateRoute, sw, span)
 	sw.within = 2 * s.opts.StallTimeout // before an answer net/http waits for the rest of the body
 	r, over := watchBody(w, r, s.opts.StallTimeout)
@@ -129,7 +129,7 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, c *client, api
 			p = notFound("there is no such path here; " + s.whereAPI(named))
 		}
 	}
-	sw, r, span := s.begin(rt, w, r)
+	sw, r, span := s.begin(rt, w, r, c)
 	s.bound(w, r, rt, sw.start)
 	if p != nil {
 		p.write(sw)

@@ -71,3 +71,17 @@ func TestTraceFromEnterToLog(t *testing.T) {
 		return false
 	})
 }
+
+// A stranger neither names her trace nor decides that it is kept.
+func TestStrangersNameNoTraces(t *testing.T) {
+	exporter := tracetest.NewInMemoryExporter()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(exporter), sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.NeverSample())))
+	t.Cleanup(func() { _ = provider.Shutdown(context.Background()) })
+	s := build(t, func(o *web.Options) { o.Tracer, o.TrustedProxies = provider.Tracer("usher"), nil }, config("premiere", 1))
+	exporter.Reset()
+	s.do("POST", "/v1/rooms/premiere/enter", "", "Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").is(t, 200, "")
+	s.do("GET", "/v1/rooms/premiere/now", "", "Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").is(t, 200, "")
+	if spans := exporter.GetSpans(); len(spans) != 0 {
+		t.Errorf("%d spans, the first is %s", len(spans), spans[0].Name)
+	}
+}
