@@ -87,11 +87,11 @@ func (b *budget[K, V]) unref(c *class[K, V]) {
 	}
 }
 
-// submit starts f (its state is then still not pending, and the caller must start it), or lets it wait, or answers
-// false when there is no place to wait. A newcomer never overtakes one of its class.
+// submit lets f start (the caller must start it), or lets it wait, or answers false when there is no place to wait. A
+// newcomer never overtakes one of its class; that it overtakes nobody else is machine.submit's concern.
 func (b *budget[K, V]) submit(f *flight[K, V], tick uint32, now int64) bool {
 	c := f.class
-	if b.pending == 0 && b.fits(c, now) { // else grant says whose turn it is
+	if c.queue.n == 0 && b.fits(c, now) {
 		b.takeShare(c, now)
 		f.state = running
 		return true

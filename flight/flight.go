@@ -246,7 +246,9 @@ func (g *Group[K, V]) enter(ctx context.Context, key K, w *With, load Load[V], a
 	switch v {
 	case refused, backedOff:
 		err = g.refusal(v, memo, err, now)
+		todo := g.ready()
 		g.mu.Unlock()
+		g.launch(todo)
 		if g.opts.Observer != nil {
 			g.opts.Observer.Refused(w.Class, err)
 		}
@@ -266,7 +268,9 @@ func (g *Group[K, V]) enter(ctx context.Context, key K, w *With, load Load[V], a
 	}
 	if parent != nil && g.ring(parent, f) {
 		g.m.leave(f) // there is another waiter, or it has not begun
+		todo := g.ready()
 		g.mu.Unlock()
+		g.launch(todo)
 		return refused, nil, nil, ErrRecursive
 	}
 	if v == lead && ctx.Done() == nil && len(g.m.ready) == 0 && g.opts.Observer == nil { // the fast path

@@ -117,6 +117,43 @@ func TestStartsPerSecond(t *testing.T) {
 	})
 }
 
+func TestRefusalStartsWhatTimeAllows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.New(flight.Options[string, string]{Budget: flight.Budget{PerSecond: 1, Burst: 1, MaxPending: 1}})
+		var o origin
+		(<-ask(cancellable(t), g, "first", flight.With{}, o.load("1", 0))).want(t, "first", "1")
+		second := ask(cancellable(t), g, "second", flight.With{}, o.load("2", 0))
+		synctest.Wait()
+		(<-ask(cancellable(t), g, "third", flight.With{}, nil)).fails(t, "third", flight.ErrBusy)
+		time.Sleep(time.Second) // at this very moment second may start, and fourth comes: whoever is first, both are served
+		fourth := ask(cancellable(t), g, "fourth", flight.With{}, o.load("4", 0))
+		(<-second).want(t, "second", "2")
+		(<-fourth).want(t, "fourth", "4")
+	})
+}
+
+func TestReserveIsThereWhenPlacesAreNot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := flight.New(flight.Options[string, string]{Budget: flight.Budget{Concurrency: 2, MaxPending: 1,
+			Classes: map[string]flight.Share{"vip": {Reserve: 1}}}})
+		var o origin
+		var all []<-chan answer
+		for _, k := range []string{"runs", "waits"} {
+			all = append(all, ask(cancellable(t), g, k, flight.With{}, o.load(k, time.Second)))
+			synctest.Wait()
+		}
+		(<-ask(cancellable(t), g, "refused", flight.With{}, nil)).fails(t, "refused", flight.ErrBusy)
+		a := <-ask(cancellable(t), g, "vip", flight.With{Class: "vip"}, o.load("vip", 0))
+		a.want(t, "vip", "vip")
+		if a.took != 0 {
+			t.Errorf("vip took %v", a.took)
+		}
+		for _, c := range all {
+			<-c
+		}
+	})
+}
+
 func TestStormOfOneClassStarvesNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.New(flight.Options[string, string]{Budget: flight.Budget{

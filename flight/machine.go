@@ -178,7 +178,7 @@ func (m *machine[K, V]) ask(key K, w *With, now int64) (verdict, *flight[K, V], 
 	}
 	if m.budget.limited {
 		f.class = m.budget.class(w.Class)
-		if !m.budget.submit(f, m.tick, now) {
+		if !m.submit(f, now) {
 			return refused, nil, nil, busyPending
 		}
 	}
@@ -186,16 +186,20 @@ func (m *machine[K, V]) ask(key K, w *With, now int64) (verdict, *flight[K, V], 
 	if !solo {
 		m.flights[key] = f
 	}
-	if f.state != pending {
-		m.start(f)
-		return lead, f, nil, nil
+	if f.state == pending {
+		return wait, f, nil, nil
 	}
-	m.grant(now) // time may have brought starts, and others' queues may stand still for reasons of their own
-	if f.state == running {
-		m.ready = m.ready[:len(m.ready)-1] // the newcomer comes last
-		return lead, f, nil, nil
+	m.start(f)
+	return lead, f, nil, nil
+}
+
+// submit asks the budget for f's start. First all who wait and may start now do so: whoever still waits then cannot use
+// what f may get, so f overtakes nobody.
+func (m *machine[K, V]) submit(f *flight[K, V], now int64) bool {
+	if m.budget.pending > 0 {
+		m.grant(now)
 	}
-	return wait, f, nil, nil
+	return m.budget.submit(f, m.tick, now)
 }
 
 func (m *machine[K, V]) join(f *flight[K, V], w *With) (verdict, *flight[K, V], *memo[K], error) {
@@ -379,7 +383,7 @@ func (m *machine[K, V]) unlink(f *flight[K, V], now int64) {
 	m.queued.remove(n)
 	m.flights[f.key] = n
 	if m.budget.limited {
-		if !m.budget.submit(n, m.tick, now) {
+		if !m.submit(n, now) {
 			delete(m.flights, f.key)
 			n.state, n.err = ended, busyPending
 			m.ready = append(m.ready, n)

@@ -108,12 +108,13 @@ func (t *twin) call(c *tcaller, solo bool) {
 		return
 	}
 	t.submit(l)
-	t.grant()
 }
 
+// submit: first whoever waits and may start does; then l may, if nobody of its class waits.
 func (t *twin) submit(l *tload) {
+	t.grant()
 	waiting := func(o *tload) bool { return o.state == "pending" }
-	if t.count(waiting) == 0 && t.fits(l.class) {
+	if !slices.Contains(t.turn, l.class) && t.fits(l.class) {
 		l.state = "running"
 		return
 	}
