@@ -84,7 +84,7 @@ the room again.`,
 	flags.DurationVar(&cfg.Stay, "stay", cfg.Stay, "time inside, on average")
 	flags.Var(share{&cfg.Abandon}, "abandon", "share that vanishes while waiting, without a word")
 	flags.Var(share{&cfg.Refresh}, "refresh", "share that enters once more while waiting, as a reload does")
-	flags.StringVar(&cfg.Transport, "transport", "poll", "how those who wait learn that it is their turn: poll or sse")
+	flags.StringVar(&cfg.Transport, "transport", "poll", "how those who wait learn that it is their turn: poll, sse or ws")
 	flags.DurationVar(&cfg.Poll, "poll", 0, "ask for the status this often (default: as the server says)")
 	flags.BoolVar(&f.renew, "renew", false, "use admissions by renewing them through the API (this is the default)")
 	flags.StringVar(&cfg.Proxy, "proxy", "", "use admissions by asking for the page of this path, through usher's proxy")

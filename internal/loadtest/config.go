@@ -23,7 +23,7 @@ type Config struct {
 	Abandon  float64       // share from 0 to 1 that vanishes while waiting, without a word
 	Refresh  float64       // share that enters again while waiting, with the same request id and ticket
 
-	Transport   string        // poll (default) or sse: how waiting visitors learn that it is their turn
+	Transport   string        // poll (default), sse or ws: how waiting visitors learn that it is their turn
 	Poll        time.Duration // ask for status this often; 0: as often as the server says
 	Proxy       string        // path of a proxied page that admitted visitors ask for; empty: they renew by the API
 	Think       time.Duration // default 5s, between two proxied pages
@@ -82,7 +82,7 @@ func (c *Config) check() (*url.URL, error) {
 	bad(c.Ramp < 0 || c.Stay < 0 || c.Poll < 0, "--ramp, --stay and --poll must not be negative")
 	bad(c.Abandon < 0 || c.Abandon > 1, "--abandon is a share from 0%% to 100%%")
 	bad(c.Refresh < 0 || c.Refresh > 1, "--refresh is a share from 0%% to 100%%")
-	bad(c.Transport != "poll" && c.Transport != "sse", "--transport %q is unknown; use poll or sse", c.Transport)
+	bad(c.Transport != "poll" && c.Transport != "sse" && c.Transport != "ws", "--transport %q is unknown; use poll, sse or ws", c.Transport)
 	bad(c.Proxy != "" && !strings.HasPrefix(c.Proxy, "/"), "--proxy %q is not a path; it begins with /", c.Proxy)
 	bad(strings.ContainsFunc(c.Proxy+c.Host, func(r rune) bool { return r <= ' ' || r > '~' }), "--proxy and --host take printable ASCII without spaces")
 	bad(c.Connections < 0, "--connections must not be negative")

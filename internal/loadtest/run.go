@@ -36,8 +36,11 @@ const sampled = 12 // visitors whose places are charted
 func newStep(cfg *Config, t *target, n, index int) *step {
 	s := &step{cfg: cfg, t: t, tally: newTally(), work: make(chan *visitor), done: make(chan struct{})}
 	s.manners = manners{poll: cfg.Poll, visit: cfg.Proxy != "", think: cfg.Think, patience: cfg.Patience}
-	if cfg.Transport == "sse" {
+	switch cfg.Transport {
+	case "sse":
 		s.transport = &sse{t, cfg.Room}
+	case "ws":
+		s.transport = &websocket{t, cfg.Room}
 	}
 	s.conns = cfg.Connections
 	if s.conns == 0 {

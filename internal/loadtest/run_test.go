@@ -246,7 +246,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		"nobody":      {func(c *Config) { c.URL = "http://127.0.0.1:1" }, "connection refused"},
 		"token":       {func(c *Config) { c.AdminToken = "wrong" }, "USHER_ADMIN_TOKEN"},
 		"share":       {func(c *Config) { c.Abandon = 5 }, "--abandon"},
-		"transport":   {func(c *Config) { c.Transport = "pigeon" }, "poll or sse"},
+		"transport":   {func(c *Config) { c.Transport = "pigeon" }, "poll, sse or ws"},
 		"header line": {func(c *Config) { c.Host = "a\r\nX: y" }, "--host"},
 		"size":        {func(c *Config) { c.Steps = []int{0} }, "--steps"},
 	} {
