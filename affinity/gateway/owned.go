@@ -24,7 +24,10 @@ type OwnedOptions struct {
 	Shared func(*http.Request) bool
 	// HealthPath answers probes, at once and with this instance's name; default /health/live.
 	HealthPath string
-	// Next answers what no gateway has sent; default 421.
+	// Key, if set, is looked for in requests that no gateway has sent: those that have it go through the same lock, and get
+	// 421 when the session is another instance's.
+	Key Key
+	// Next answers what no gateway has sent and has no key; default 421.
 	Next http.Handler
 }
 
@@ -38,6 +41,16 @@ func Owned[S any](o *affinity.Owner[S], app App[S], opts OwnedOptions) http.Hand
 		}
 		c, ok := readCall(r.Header, in.secret)
 		strip(r.Header)
+		if !ok && opts.Key != (Key{}) {
+			key, _, err := opts.Key.find(r, 64<<10)
+			if err == nil {
+				in.answer(w, r, call{owner: in.id, key: key})
+				return
+			} else if !errors.Is(err, errNoKey) {
+				problem(w, http.StatusBadRequest, "session_key", detail(err), 0)
+				return
+			}
+		}
 		switch {
 		case ok:
 			in.answer(w, r, c)

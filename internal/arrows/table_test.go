@@ -35,6 +35,7 @@ func table() []rule {
 		{folder: "lease", why: "features own their Store and know no engine"},
 
 		{folder: "affinity/gateway", ours: []string{"affinity", "keylock", "keylock/keylockhttp"}, http: true, others: []string{"github.com/gobwas/ws"}, why: "gateway adds net/http to affinity"},
+		{folder: "affinity/sidecar", ours: []string{"affinity", "affinity/gateway", "keylock"}, http: true, why: "the sidecar is an owner and a gateway in front of one app"},
 		{folder: "affinity/...", ours: []string{"affinity", "keylock"}, others: suiteClients(), why: "suites import the feature, never an engine"},
 		{folder: "affinity", ours: []string{"keylock"}, why: "features own their Store and know no engine"},
 
