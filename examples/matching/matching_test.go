@@ -51,13 +51,16 @@ func openSQLite(t *testing.T) *DB {
 // TestTables runs every case with 500 callers on every database; each fails unless it has exactly its winners and no
 // write is lost. The figures are printed, not judged.
 func TestTables(t *testing.T) {
-	each := 2
+	callers, each := 500, 2
+	if testing.Short() {
+		callers, each = 100, 1
+	}
 	if os.Getenv("USHER_SOAK") == "1" {
 		each = 10
 	}
 	eachDB(t, func(t *testing.T, db *DB) {
 		var out strings.Builder
-		err := Tables(t.Context(), &out, db, 500, each, func(n int) (*gate.Gate, error) { return openGate(t, gate.Options{Permits: n}), nil })
+		err := Tables(t.Context(), &out, db, callers, each, func(n int) (*gate.Gate, error) { return openGate(t, gate.Options{Permits: n}), nil })
 		t.Logf("\n%s", out.String())
 		if err != nil {
 			t.Fatal(err)
@@ -168,6 +171,9 @@ var errCrash = errors.New("crashed")
 // winner each time. With USHER_SOAK=1, 1,000 rounds.
 func TestRoundsWithCrashes(t *testing.T) {
 	rounds := 15
+	if testing.Short() {
+		rounds = 3
+	}
 	if os.Getenv("USHER_SOAK") == "1" {
 		rounds = 1000
 	}
