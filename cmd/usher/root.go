@@ -38,7 +38,7 @@ see their place fall, and are let in as others leave.`,
 			root.AddCommand(c)
 		}
 	}
-	add("run", newServeCmd(), newDemoCmd(startDemoServer))
+	add("run", newServeCmd(), newSidecarCmd(), newDemoCmd(startDemoServer))
 	add("operate", newRoomsCmd(), newKeysCmd())
 	add("prepare", newValidateCmd(), newPageCmd(), newBenchCmd())
 	root.AddCommand(newVersionCmd())
