@@ -334,6 +334,27 @@ func TestReloadBySignal(t *testing.T) {
 	}
 }
 
+// A reload that hangs, as on a network drive that has gone, keeps nobody from stopping usher.
+func TestStopDuringAReloadThatHangs(t *testing.T) {
+	quiet(t)
+	file := filepath.Join(t.TempDir(), "usher.yaml")
+	if err := os.WriteFile(file, []byte("rooms:\n- {id: a, capacity: {active: 5}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := startProcess(t, nil, append(freeListeners(), "--config", file)...).up()
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mkfifo(file, 0o600); err != nil {
+		t.Skip("no pipe can be made here: ", err)
+	}
+	p.signal(syscall.SIGHUP)
+	p.signal(syscall.SIGTERM)
+	if code := p.exit(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+}
+
 // A slow request is answered although usher has been told to stop.
 func TestStopAnswersWhatItHas(t *testing.T) {
 	quiet(t)

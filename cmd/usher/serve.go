@@ -159,6 +159,13 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, f serveFla
 			_ = s.Shutdown(ctx) // Wait hands on the error
 		}()
 	}
+	reloads := make(chan struct{}, 1) // one that waits will read the file as it is then
+	defer close(reloads)
+	go func() { // beside what follows, so that a file or an engine that hangs stops nobody from stopping
+		for range reloads {
+			reload(ctx, s, f, log)
+		}
+	}()
 	quit := ctx.Done()
 	for {
 		select {
@@ -171,9 +178,13 @@ func serve(ctx context.Context, cfg *config.Config, log *slog.Logger, f serveFla
 			}
 		case sig := <-signals:
 			switch {
-			case sig == syscall.SIGHUP && !stopping:
-				reload(ctx, s, f, log)
 			case sig == syscall.SIGHUP:
+				if !stopping {
+					select {
+					case reloads <- struct{}{}:
+					default:
+					}
+				}
 			case stopping:
 				log.Warn("stopping at once: a second signal came", "signal", sig.String())
 				return &exitError{1}
