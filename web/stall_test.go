@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"strconv"
 	"strings"
@@ -70,6 +71,35 @@ func TestSilenceIsNoStall(t *testing.T) {
 			t.Fatalf("%q %v", b, err)
 		}
 	}
+}
+
+// The same over HTTP/2, where a deadline that passes ends a stream even if nobody writes.
+func TestSilenceOverHTTP2(t *testing.T) {
+	s, ticket := inside(t, impatient, func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%s %v", b, err)
+		_ = http.NewResponseController(w).Flush()
+		select {
+		case <-time.After(4 * 200 * time.Millisecond):
+		case <-r.Context().Done():
+		}
+		fmt.Fprint(w, " end")
+	})
+	front := httptest.NewUnstartedServer(s.server.Public())
+	front.EnableHTTP2 = true
+	front.StartTLS()
+	t.Cleanup(front.Close)
+	client := front.Client()
+	for range 2 {
+		resp, err := client.Do(request(t, front.URL, "POST", "/", "seat", "Usher-Ticket", ticket, "Host", "tickets.test"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "seat <nil> end" || resp.ProtoMajor != 2 {
+			t.Fatalf("%s: %q %v", resp.Proto, b, err)
+		}
+	}
+	client.CloseIdleConnections()
 }
 
 // Whoever does not read an answer is cut off, and the origin hears of it.
