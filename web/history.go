@@ -74,6 +74,12 @@ func (s *Server) sampleAll(now time.Time) {
 		}
 		kept[rm.ID()] = append(list, next)
 	}
+	for id := range h.rooms {
+		if kept[id] == nil { // deleted
+			s.opts.Observer.forget(id)
+			s.metrics.limited.DeleteLabelValues(id)
+		}
+	}
 	h.rooms = kept
 }
 

@@ -1,6 +1,8 @@
 package web
 
 import (
+	"context"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -8,7 +10,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
 
+	"github.com/ushergo/usher/engine/memory"
 	"github.com/ushergo/usher/room"
+	"github.com/ushergo/usher/token"
 )
 
 // samples makes five minutes of them.
@@ -130,5 +134,80 @@ func TestObserver(t *testing.T) {
 		if !strings.Contains(text.String(), line+"\n") {
 			t.Errorf("no line %s", line)
 		}
+	}
+}
+
+// A room that was deleted takes its series with it: a shop that makes a room for each sale does not fill /metrics.
+func TestDeletedRoomsLeaveNoSeries(t *testing.T) {
+	engine, err := memory.Open(t.TempDir(), memory.Options{NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer engine.Close()
+	reg := prometheus.NewRegistry()
+	observer := NewObserver(reg, nil)
+	ctx := context.Background()
+	rooms, err := room.Open(ctx, engine, room.Options{Observer: observer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rooms.Close()
+	keys, err := token.Open(filepath.Join(t.TempDir(), "keys"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := New(Options{Rooms: rooms, Keys: keys, Observer: observer, Registry: reg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	series := func() (n int) {
+		families, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range families {
+			for _, m := range f.Metric {
+				for _, l := range m.Label {
+					if l.GetName() == "room" && l.GetValue() == "sale" {
+						n++
+					}
+				}
+			}
+		}
+		return n
+	}
+	sale := room.DefaultConfig("sale")
+	sale.Capacity.Active = 1
+	rm, err := rooms.Configure(ctx, sale, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rm.Enter(ctx, room.Ref{}, [16]byte{}); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if entered, _ := observer.flows("sale"); entered == 1 {
+			break
+		} else if time.Now().After(end) {
+			t.Fatal("the enter was not seen")
+		}
+	}
+	s.sampleAll(time.Now())
+	if series() == 0 {
+		t.Fatal("no series of a room that lives")
+	}
+	if err := rooms.Delete(ctx, "sale", true); err != nil {
+		t.Fatal(err)
+	}
+	<-rm.Gone()
+	s.sampleAll(time.Now())
+	if n := series(); n != 0 {
+		t.Errorf("%d series of a room that has gone", n)
+	}
+	observer.mu.Lock()
+	defer observer.mu.Unlock()
+	if len(observer.rooms) != 0 {
+		t.Error("its stays are kept")
 	}
 }

@@ -224,6 +224,18 @@ func (st *stays) see(e *room.Event) {
 	}
 }
 
+// forget drops what is kept of a room that has been deleted, and its series.
+func (o *Observer) forget(id string) {
+	o.mu.Lock()
+	delete(o.rooms, id)
+	o.mu.Unlock()
+	of := prometheus.Labels{"room": id}
+	o.events.DeletePartialMatch(of)
+	o.ended.DeletePartialMatch(of)
+	o.etaError.DeletePartialMatch(of)
+	o.etaHits.DeletePartialMatch(of)
+}
+
 // stay is the measured mean stay in seconds; ok is false before anybody has left.
 func (o *Observer) stay(id string) (seconds float64, ok bool) {
 	st := o.stays(id)
