@@ -55,7 +55,8 @@
 //	  max_pending: 1024                # waiting for these two; more get 503 origin_busy
 //	  max_waiters: 100000
 //	  max_waiters_per_key: 20000
-//	  max_body: 1048576                # bytes
+//	  max_body: 1048576                # bytes of one body that are kept while it arrives
+//	  max_memory: 268435456            # and of all
 //	  slow_client: 10s
 //	  on_leave: finish                 # or cancel
 //	  not_shareable_for: 10s

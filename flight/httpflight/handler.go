@@ -37,6 +37,7 @@ type core struct {
 	group *flight.Group[Key, *stream]
 	under *underWay
 	past  *atomic.Uint64
+	mem   *memory
 }
 
 func newCore(opts Options) core {
@@ -44,17 +45,19 @@ func newCore(opts Options) core {
 		panic(err)
 	}
 	opts = opts.withDefaults()
-	return core{opts: opts, keys: newKeyer(opts), group: flight.New(opts.group()), under: &underWay{}, past: &atomic.Uint64{}}
+	return core{opts: opts, keys: newKeyer(opts), group: flight.New(opts.group()), under: &underWay{}, past: &atomic.Uint64{},
+		mem: &memory{most: opts.MaxMemory}}
 }
 
 // Stats is a snapshot.
 type Stats struct {
 	flight.Stats
 	Passed uint64 // requests that went past, because of what they were
+	Held   int64  // bytes of bodies in memory
 }
 
 // Stats takes a snapshot.
-func (c *core) Stats() Stats { return Stats{c.group.Stats(), c.past.Load()} }
+func (c *core) Stats() Stats { return Stats{c.group.Stats(), c.past.Load(), c.mem.held.Load()} }
 
 // Close refuses further shared requests and waits for those that are at the origin; see flight.Group.Close.
 func (c *core) Close(ctx context.Context) error { return c.group.Close(ctx) }
@@ -127,7 +130,7 @@ func (c *core) fetch(ctx context.Context, key Key, r *http.Request, ask func(*re
 	c.under.add(place, key)
 	defer c.under.remove(place, key)
 
-	s := newStream(c.opts.MaxBody, c.opts.SlowClient)
+	s := newStream(c.opts.MaxBody, c.mem, c.opts.SlowClient)
 	s.cancel = cancel
 	rec := &recorder{c: c, s: s, ctx: ctx, header: http.Header{}}
 	defer func() {

@@ -48,7 +48,7 @@ func TestThroughTransport(t *testing.T) {
 		"Unshareable": TestUnshareableResponsesAreEachClientsOwn, "StreamsToAll": TestStreamsToAll,
 		"FillGoesOn": TestFillGoesOnWhenTheFirstClientGoes, "BackOff": TestFailuresAreSharedAndBackOff,
 		"TimeoutAndBusy": TestTimeoutAndBusy, "Broken": TestBrokenResponseIsNotTakenForWhole, "LongBody": TestLongBody,
-		"SlowClient": TestSlowClientDelaysNoOther, "Trailers": TestTrailers, "Change": TestChangePartsWhatIsUnderWay,
+		"Memory": TestMemoryIsBounded, "SlowClient": TestSlowClientDelaysNoOther, "Trailers": TestTrailers, "Change": TestChangePartsWhatIsUnderWay,
 		"ChosenQuery": TestChosenQuery, "Closed": TestClosedAnswers503,
 	} {
 		t.Run(name, test)
@@ -542,6 +542,32 @@ func TestLongBody(t *testing.T) {
 		}
 		s.until("budget back", func() bool { return s.c.Stats().Running == 0 })
 	}
+}
+
+func TestMemoryIsBounded(t *testing.T) {
+	const size, clients, most = 16 << 20, 10, 4 << 20 // more than the sockets take
+	body := bytes.Repeat([]byte("x"), size)
+	var s *site
+	s = newSite(t, httpflight.Options{MaxMemory: most, MaxBody: 2 * size}, func(w http.ResponseWriter, r *http.Request) { w.Write(body) })
+	var all []*http.Response
+	for i := range clients { // each for a page of her own, and none reads
+		res, err := s.client.Get(fmt.Sprintf("%s/%d", s.url, i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		all = append(all, res)
+		if h := s.c.Stats().Held; h > most+int64(clients)*(128<<10) {
+			t.Fatalf("%d bytes are held for %d clients", h, i)
+		}
+	}
+	for i, res := range all {
+		if n, err := io.Copy(io.Discard, res.Body); n != size || err != nil {
+			t.Errorf("client %d got %d bytes, %v", i, n, err)
+		}
+		res.Body.Close()
+	}
+	s.until("nothing is held", func() bool { return s.c.Stats().Held == 0 })
 }
 
 func TestSlowClientDelaysNoOther(t *testing.T) {

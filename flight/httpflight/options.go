@@ -48,8 +48,12 @@ type Options struct {
 	MaxWaitersPerKey int `yaml:"max_waiters_per_key" json:"max_waiters_per_key"` // for one response; default 20,000
 
 	// MaxBody is the longest body in bytes that is kept for those who come while it arrives; a longer one is streamed
-	// and not shared any further. Default 1 MiB. So much memory a shared response may take.
+	// and not shared any further. Default 1 MiB.
 	MaxBody int64 `yaml:"max_body" json:"max_body"`
+
+	// MaxMemory is how many bytes of bodies may be kept in all. Beyond it a response is streamed to those who wait for it
+	// and kept for nobody who comes later. Default 256 MiB.
+	MaxMemory int64 `yaml:"max_memory" json:"max_memory"`
 
 	// SlowClient is how long a client may hold up a response longer than MaxBody. Then she is cut off. Default 10 s.
 	SlowClient time.Duration `yaml:"slow_client" json:"slow_client"`
@@ -116,7 +120,7 @@ func (o Options) Validate() error {
 	}
 	for name, v := range map[string]int64{
 		"timeout": int64(o.Timeout), "concurrency": int64(o.Concurrency), "burst": int64(o.Burst), "max_pending": int64(o.MaxPending),
-		"max_waiters": int64(o.MaxWaiters), "max_waiters_per_key": int64(o.MaxWaitersPerKey), "max_body": o.MaxBody,
+		"max_waiters": int64(o.MaxWaiters), "max_waiters_per_key": int64(o.MaxWaitersPerKey), "max_body": o.MaxBody, "max_memory": o.MaxMemory,
 		"slow_client": int64(o.SlowClient), "not_shareable_for": int64(o.NotShareableFor),
 	} {
 		if v < 0 {
@@ -144,6 +148,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 1 << 20
+	}
+	if o.MaxMemory == 0 {
+		o.MaxMemory = 256 << 20
 	}
 	if o.SlowClient == 0 {
 		o.SlowClient = 10 * time.Second

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,6 +19,7 @@ type stream struct {
 	header http.Header // not changed once the stream is told
 
 	limit  int64
+	mem    *memory
 	slow   time.Duration
 	cancel context.CancelCauseFunc // of the origin's request
 
@@ -33,6 +35,7 @@ type stream struct {
 	read     chan struct{} // closed and renewed when a reader has gone on or away
 	sliding  bool          // it has grown beyond the limit
 	sole     bool          // it is for one reader
+	held     int64         // of mem
 	attached int           // how many have begun to read
 	expected int           // how many will, at least: what they want is kept until then
 	lonely   *time.Timer
@@ -49,8 +52,14 @@ var (
 	errTooSlow   = errors.New("httpflight: the client reads too slowly")
 )
 
-func newStream(limit int64, slow time.Duration) *stream {
-	return &stream{limit: limit, slow: slow, readers: map[*reader]struct{}{}, arrived: make(chan struct{}), read: make(chan struct{}), expected: math.MaxInt}
+// memory is what all streams of a core hold together.
+type memory struct {
+	held atomic.Int64
+	most int64
+}
+
+func newStream(limit int64, mem *memory, slow time.Duration) *stream {
+	return &stream{limit: limit, mem: mem, slow: slow, readers: map[*reader]struct{}{}, arrived: make(chan struct{}), read: make(chan struct{}), expected: math.MaxInt}
 }
 
 // attach begins to read from the start. It answers nil if the start has been dropped.
@@ -87,7 +96,7 @@ func (s *stream) await(n int) {
 }
 
 // window is what is held of a body that one client reads: enough to keep both sides busy.
-const window = 128 << 10
+const window, leanWindow = 128 << 10, 32 << 10
 
 func (r *reader) close() {
 	s := r.s
@@ -95,6 +104,20 @@ func (r *reader) close() {
 	defer s.mu.Unlock()
 	delete(s.readers, r)
 	s.went()
+	s.release()
+}
+
+// release takes what an ended stream holds off the books when nobody reads it any more. Under the lock.
+func (s *stream) release() {
+	if s.done && len(s.readers) == 0 {
+		s.hold(-s.held)
+	}
+}
+
+func (s *stream) hold(n int64) {
+	n = max(n, -s.held)
+	s.held += n
+	s.mem.held.Add(n)
 }
 
 // went tells the writer that there may be room. Under the lock.
@@ -175,6 +198,7 @@ func (s *stream) drop() {
 	}
 	for len(s.blocks) > 0 && s.base+int64(len(s.blocks[0])) <= low {
 		s.base += int64(len(s.blocks[0]))
+		s.hold(-int64(cap(s.blocks[0])))
 		s.blocks[0] = nil
 		s.blocks = s.blocks[1:]
 	}
@@ -189,6 +213,9 @@ func (s *stream) write(ctx context.Context, p []byte) error {
 	for len(p) > 0 {
 		if s.sole || s.end+int64(len(p)) > s.limit {
 			s.sliding = true
+		}
+		if s.mem.held.Load() > s.mem.most { // hold no more than a plain proxy would
+			s.sliding, s.limit = true, min(s.limit, leanWindow)
 		}
 		if s.sliding {
 			if err := s.room(ctx); err != nil {
@@ -211,8 +238,9 @@ func (s *stream) append(p []byte) int {
 	if last < 0 || len(s.blocks[last]) == cap(s.blocks[last]) {
 		size := smallBlock
 		if s.end >= bigBlock || len(p) > smallBlock {
-			size = bigBlock
+			size = int(min(bigBlock, max(smallBlock, s.limit)))
 		}
+		s.hold(int64(size))
 		s.blocks = append(s.blocks, make([]byte, 0, size))
 		last++
 	}
@@ -293,6 +321,7 @@ func (s *stream) finish(trailer http.Header, err error) {
 	}
 	s.done, s.err, s.trailer = true, err, trailer
 	s.came()
+	s.release()
 	if s.lonely != nil {
 		s.lonely.Stop()
 	}
