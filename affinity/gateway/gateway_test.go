@@ -318,7 +318,7 @@ func openFiles(t *testing.T) int {
 	return len(list)
 }
 
-func TestUpgradesToADeadOwnerLeakNothing(t *testing.T) { // cases/affinity 10
+func TestSoakUpgradesToADeadOwner(t *testing.T) { // cases/affinity 10
 	n := 1000
 	if os.Getenv("USHER_SOAK") != "" {
 		n = 10_000
