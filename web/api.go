@@ -40,6 +40,7 @@ func (s *Server) publicRoutes() *router {
 		{method: "GET", path: v1 + "check", handle: ofRoom(reads, (*call).check)},
 		{method: "GET", path: "/wait/{room}", handle: (*call).wait},
 		{method: "GET", path: "/v1/openapi.json", handle: (*call).openapi},
+		{method: "GET", path: "/v1/usher.js", handle: (*call).usherJS},
 		{method: "GET", path: "/.well-known/jwks.json", handle: (*call).jwks},
 		{method: "GET", path: "/health/live", handle: (*call).live},
 		{method: "GET", path: "/health/ready", handle: (*call).ready},

@@ -49,6 +49,13 @@ func (s *Server) Drain(ctx context.Context) error {
 	return s.streams.hub.Drain(ctx, drainRate)
 }
 
+// Leave makes ready 503, so that balancers send visitors elsewhere; nothing else changes until Drain. It returns how
+// many connections there are to drain: where there are none, nobody needs to be waited for.
+func (s *Server) Leave() int {
+	s.drainOnce.Do(func() { close(s.draining) })
+	return s.streams.count()
+}
+
 // slot is when a proxied socket closes in a drain, and how long its client then waits.
 func (st *streams) slot() (closeIn, comeBack time.Duration) {
 	window := time.Duration(st.window.Load())

@@ -387,3 +387,15 @@ func TestEventSourceSurvivesShedding(t *testing.T) { // cases/push 19
 		t.Errorf("%d %q", r.status, r.body)
 	}
 }
+
+func TestTheClientIsServed(t *testing.T) {
+	s := build(t, nil, config("premiere", 1))
+	r := s.do("GET", "/v1/usher.js", "")
+	r.is(t, 200, "")
+	if !strings.HasPrefix(r.header.Get("Content-Type"), "text/javascript") || !strings.Contains(string(r.body), "usher.join") {
+		t.Error(r.header)
+	}
+	if len(r.body) > 10<<10 {
+		t.Errorf("usher.js has grown to %d bytes", len(r.body))
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -71,7 +72,7 @@ type site struct {
 	conns  map[net.Conn]struct{}
 }
 
-func start(t *testing.T) *site {
+func start(t *testing.T, grace time.Duration) *site {
 	t.Helper()
 	s := &site{t: t, dir: t.TempDir(), conns: map[net.Conn]struct{}{}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -82,7 +83,7 @@ func start(t *testing.T) *site {
 	s.up(l)
 	c := room.DefaultConfig("premiere")
 	c.Capacity.Active = 1
-	c.Queue.Grace = room.Duration(8 * time.Second)
+	c.Queue.Grace = room.Duration(grace)
 	c.Session.Claim = room.Duration(time.Minute)
 	if _, err := s.rooms.Configure(t.Context(), c, 0); err != nil {
 		t.Fatal(err)
@@ -184,8 +185,17 @@ func (s *site) free() {
 	s.inside = nil
 }
 
-// node runs a script; each line of its output is a check, or a wish that on fulfils.
-func node(t *testing.T, on map[string]func(), args ...string) {
+// widen lets everybody in.
+func (s *site) widen() {
+	c := room.DefaultConfig("premiere")
+	c.Capacity.Active = 100
+	if _, err := s.rooms.Configure(s.t.Context(), c, 0); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// node runs a script; each line of its output is a check, or a wish that on fulfils or asked answers.
+func node(t *testing.T, on map[string]func(), asked map[string]func() string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
@@ -222,7 +232,11 @@ func node(t *testing.T, on map[string]func(), args ...string) {
 			if f := on[r.Do]; f != nil {
 				f()
 			}
-			_, _ = in.Write([]byte(r.Do + "\n"))
+			answer := "{}"
+			if f := asked[r.Do]; f != nil {
+				answer = f()
+			}
+			_, _ = in.Write([]byte(answer + "\n"))
 			continue
 		}
 		n++
@@ -242,6 +256,32 @@ func node(t *testing.T, on map[string]func(), args ...string) {
 
 func TestStompJS(t *testing.T) { // cases/push 20, 21
 	need(t, false)
-	s := start(t)
-	node(t, map[string]func(){"free": s.free}, "stompjs.mjs", "http://"+s.addr, s.admin.URL, adminToken)
+	s := start(t, 8*time.Second)
+	node(t, map[string]func(){"free": s.free}, nil, "stompjs.mjs", "http://"+s.addr, s.admin.URL, adminToken)
+}
+
+func TestUsherJS(t *testing.T) {
+	need(t, true)
+	s := start(t, time.Minute)
+	p := between(t, s.addr)
+	node(t, map[string]func(){
+		"free": s.widen, "kill": s.kill, "back": s.back,
+		"all":       func() { p.set("", false) },
+		"no ws":     func() { p.set("/v1/stomp", false) },
+		"no sse":    func() { p.set("/v1/stomp /events", false) },
+		"blackhole": func() { p.set("/v1/stomp", true) },
+	}, map[string]func() string{
+		"conns": func() string {
+			req, _ := http.NewRequest("GET", s.admin.URL+"/admin/v1/nodes", nil)
+			req.Header.Set("Authorization", "Bearer "+adminToken)
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				return "{}"
+			}
+			defer resp.Body.Close()
+			var doc struct{ Nodes []struct{ Streams int } }
+			_ = json.NewDecoder(resp.Body).Decode(&doc)
+			return fmt.Sprintf(`{"conns":%d}`, doc.Nodes[0].Streams)
+		},
+	}, "usher.mjs", "http://"+p.addr)
 }

@@ -15,6 +15,14 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopOnce.Do(func() {
 		began := time.Now()
 		s.log.Info("stopping", "drain", s.cfg.Node.Drain.String())
+		// Ready is 503; a balancer that looks every few seconds sends new visitors elsewhere before we stop accepting.
+		// Nobody waits where nobody is connected.
+		if s.front.Leave() > 0 {
+			select {
+			case <-time.After(min(time.Duration(s.cfg.Node.Drain)/6, 5*time.Second)):
+			case <-ctx.Done():
+			}
+		}
 		var drained sync.WaitGroup
 		drained.Go(func() { // ready answers 503, streams are told when to return, each at a moment of its own
 			if err := s.front.Drain(ctx); err != nil {
