@@ -56,7 +56,9 @@ const (
 
 // Budget is what all loads together may ask of the origin. It is taken before a load starts, one share a load however
 // many callers wait, and given back when the load has really returned, even if everybody left long ago. Loads that do
-// not fit wait, first come first served within a class, classes in turn; they hold no goroutine of their own.
+// not fit wait, first come first served within a class, classes in turn; they hold no goroutine of their own. A load that
+// asks for another key of its group keeps its own share meanwhile: with loads that all do so, a small budget ends in
+// ErrBusy after Options.Timeout.
 type Budget struct {
 	Concurrency int     // loads at once; 0: no limit
 	PerSecond   float64 // starts per second; 0: no limit. No second holds more than PerSecond + Burst starts

@@ -440,7 +440,7 @@ func TestFailuresAreSharedAndBackOff(t *testing.T) { // cases/flight 10
 
 func TestTimeoutAndBusy(t *testing.T) {
 	var s *site
-	s = newSite(t, httpflight.Options{Timeout: 200 * time.Millisecond, Concurrency: 1, MaxPending: 1}, func(w http.ResponseWriter, r *http.Request) {
+	s = newSite(t, httpflight.Options{Timeout: 2 * time.Second, Concurrency: 1, MaxPending: 1}, func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-s.gate:
 		case <-r.Context().Done():
