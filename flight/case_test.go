@@ -463,6 +463,8 @@ func TestManyKeysAtOnceAreBounded(t *testing.T) { // cases/flight 12
 	})
 }
 
+type note struct{}
+
 func TestRecursionIsAnError(t *testing.T) { // cases/flight 13
 	for _, ctx := range []context.Context{context.Background(), cancellable(t)} {
 		var g flight.Group[string, string]
@@ -472,7 +474,7 @@ func TestRecursionIsAnError(t *testing.T) { // cases/flight 13
 				if len(rest) == 0 {
 					return key, nil
 				}
-				ctx, cancel := context.WithCancel(context.WithValue(ctx, key, key)) // seen through derived contexts
+				ctx, cancel := context.WithCancel(context.WithValue(ctx, note{}, key)) // seen through derived contexts
 				defer cancel()
 				return do(ctx, rest[0], rest[1:]...)
 			})

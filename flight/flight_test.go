@@ -56,6 +56,25 @@ func TestTimeoutTellsAllAndHoldsTheKey(t *testing.T) {
 	})
 }
 
+func TestTimeoutIsNeverEarlyAndHardlyLate(t *testing.T) {
+	for _, d := range []time.Duration{time.Microsecond, 3 * time.Millisecond, 5*time.Millisecond + 1, 17 * time.Millisecond, time.Second, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			g := flight.New(flight.Options[string, string]{Timeout: d})
+			for range 5 {
+				time.Sleep(d/3 + 100*time.Microsecond) // at odds with the beat
+				other := ask(cancellable(t), g, "other", flight.With{}, (&origin{}).load("", d))
+				time.Sleep(d / 7)
+				a := <-ask(cancellable(t), g, "k", flight.With{}, func(ctx context.Context) (string, error) { <-ctx.Done(); return "", ctx.Err() })
+				a.fails(t, "caller", flight.ErrTimeout)
+				if a.took < d || a.took > d+max(d/16+1, 2*time.Millisecond) {
+					t.Errorf("a timeout of %v came after %v", d, a.took)
+				}
+				<-other
+			}
+		})
+	}
+}
+
 func TestNobodyWaitsForAnotherForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := flight.New(flight.Options[string, string]{Timeout: time.Second, Budget: flight.Budget{Concurrency: 1}})

@@ -1,5 +1,7 @@
 package flight
 
+import "time"
+
 // The machine decides who leads, who joins, who waits and who is refused. It has no clock, no lock and no goroutine:
 // the shell (flight.go) calls it under the group's mutex, tells it the time where it matters and does what it answers.
 
@@ -76,13 +78,16 @@ type machine[K comparable, V any] struct {
 
 	gen, epoch uint64
 	tick       uint32
+	ticks      uint32 // a flight stamped in tick t has had its whole timeout when tick t+ticks+1 begins
 	waiters    int // over all flights
 	orphans    int
 	closed     bool
 }
 
-// ticksPerTimeout: a flight stamped in tick t has had its whole timeout when tick t+ticksPerTimeout+1 begins.
-const ticksPerTimeout = 16
+// beat is how far apart the ticks are: a sixteenth of the timeout, but not less than a millisecond.
+func (m *machine[K, V]) beat() time.Duration {
+	return max(time.Millisecond, (m.opts.Timeout+15)/16)
+}
 
 // verdict is the machine's answer to a caller.
 type verdict uint8
@@ -99,6 +104,9 @@ const (
 func newMachine[K comparable, V any](opts Options[K, V]) *machine[K, V] {
 	opts = opts.withDefaults()
 	m := &machine[K, V]{opts: opts, flights: make(map[K]*flight[K, V]), blank: func() *flight[K, V] { return new(flight[K, V]) }}
+	if opts.Timeout > 0 {
+		m.ticks = uint32((opts.Timeout + m.beat() - 1) / m.beat())
+	}
 	m.budget.init(opts.Budget)
 	m.memos.init(opts.Remember)
 	return m
@@ -418,7 +426,7 @@ func (m *machine[K, V]) forgetAll() {
 // those that never got their turn are in ready.
 func (m *machine[K, V]) advance() (timedOut []*flight[K, V]) {
 	m.tick++
-	due := func(f *flight[K, V]) bool { return f != nil && m.tick-f.stamp > ticksPerTimeout }
+	due := func(f *flight[K, V]) bool { return f != nil && m.tick-f.stamp > m.ticks }
 	for f := m.running.head; due(f); f = m.running.head {
 		m.running.remove(f)
 		f.late, f.timedOut = true, true

@@ -77,7 +77,7 @@ func (g *Group[K, V]) Stats() Stats {
 	now := g.now()
 	for _, l := range []*list[K, V]{&m.late, &m.running} {
 		for f := l.head; f != nil; f = f.next {
-			age := time.Duration(m.tick-f.stamp) * g.beat() // where no clock was read
+			age := time.Duration(m.tick-f.stamp) * m.beat() // where no clock was read
 			if f.began != 0 {
 				age = time.Duration(now - f.began)
 			}

@@ -10,7 +10,7 @@ import (
 type Options[K comparable, V any] struct {
 	// Timeout is how long a load may take, counted from its start, and how long it may wait for its turn before that.
 	// Then all who wait get ErrTimeout (or ErrBusy) and the load's context is cancelled. It is kept to within a
-	// sixteenth (at least 1 ms) and never early. Default 30 s; negative: none. Danger of none: a stuck load holds its
+	// sixteenth, or 2 ms, and never early. Default 30 s; negative: none. Danger of none: a stuck load holds its
 	// key for ever.
 	Timeout time.Duration
 

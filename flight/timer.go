@@ -5,17 +5,13 @@ import "time"
 // One timer serves all flights of a group: it beats sixteen times per Timeout while there are any, and rests when
 // there are none. Flights are stamped with the beat in which they start, so starting one reads no clock.
 
-func (g *Group[K, V]) beat() time.Duration {
-	return max(time.Millisecond, (g.opts.Timeout+ticksPerTimeout-1)/ticksPerTimeout)
-}
-
 func (g *Group[K, V]) startTicks() {
 	g.ticks = true
 	if g.timer == nil {
-		g.timer = time.AfterFunc(g.beat(), g.tick)
+		g.timer = time.AfterFunc(g.m.beat(), g.tick)
 		return
 	}
-	g.timer.Reset(g.beat())
+	g.timer.Reset(g.m.beat())
 }
 
 func (g *Group[K, V]) tick() {
@@ -30,7 +26,7 @@ func (g *Group[K, V]) tick() {
 	}
 	todo := g.ready()
 	if g.m.count() > 0 {
-		g.timer.Reset(g.beat())
+		g.timer.Reset(g.m.beat())
 	} else {
 		g.ticks = false
 	}

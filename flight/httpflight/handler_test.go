@@ -547,8 +547,7 @@ func TestLongBody(t *testing.T) {
 func TestMemoryIsBounded(t *testing.T) {
 	const size, clients, most = 16 << 20, 10, 4 << 20 // more than the sockets take
 	body := bytes.Repeat([]byte("x"), size)
-	var s *site
-	s = newSite(t, httpflight.Options{MaxMemory: most, MaxBody: 2 * size}, func(w http.ResponseWriter, r *http.Request) { w.Write(body) })
+	s := newSite(t, httpflight.Options{MaxMemory: most, MaxBody: 2 * size}, func(w http.ResponseWriter, r *http.Request) { w.Write(body) })
 	var all []*http.Response
 	for i := range clients { // each for a page of her own, and none reads
 		res, err := s.client.Get(fmt.Sprintf("%s/%d", s.url, i))
