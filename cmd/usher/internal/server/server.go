@@ -221,6 +221,9 @@ func (s *Server) openRooms(ctx context.Context, observer *web.Observer) error {
 
 // applyRoom makes the room as the file says, if the file says something new.
 func (s *Server) applyRoom(ctx context.Context, r *config.Room) error {
+	if err := s.leadsBack(r.Origin); err != nil {
+		return fmt.Errorf("room %s: %w", r.ID, err)
+	}
 	if _, err := s.rooms.ApplyFile(ctx, r.RoomConfig()); err != nil {
 		return fmt.Errorf("room %s: %w", r.ID, err)
 	}
