@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -161,6 +162,11 @@ func (g *Gateway) Stats() Stats {
 
 // ServeHTTP brings a request to the owner of its session.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if c, ok := readCall(r.Header, g.secret); ok { // a gateway sent it here: a loop, perhaps through ourselves
+		w.Header().Set(HeaderNotOwner, strconv.FormatUint(c.gen, 10))
+		problem(w, http.StatusMisdirectedRequest, "not_owner", "this is a gateway, not an instance", 0)
+		return
+	}
 	strip(r.Header)
 	key, b, err := g.opts.Key.find(r, g.opts.MaxReplay)
 	if err != nil {

@@ -373,3 +373,27 @@ func TestSoakUpgradesToADeadOwner(t *testing.T) { // cases/affinity 10
 	}
 	eventually(t, "descriptors are flat", func() bool { return openFiles(t) <= start+10 })
 }
+
+func TestLoopsEnd(t *testing.T) { // cases/affinity 8
+	d := memory.NewDirectory(nil)
+	srv := httptest.NewUnstartedServer(nil)
+	o := opts(d)
+	var asked atomic.Int32
+	o.Static = []affinity.Instance{{Owner: affinity.Identity{Instance: "itself"}, Addr: srv.Listener.Addr().String()}}
+	g, err := gateway.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	srv.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/health/live" {
+			asked.Add(1)
+		}
+		g.ServeHTTP(w, r)
+	})
+	srv.Start()
+	defer srv.Close()
+	if _, code, err := ask(srv.URL + "/?account=1"); err != nil || code != 503 || asked.Load() > 3 {
+		t.Errorf("%d %v, asked %d times", code, err, asked.Load())
+	}
+}

@@ -164,7 +164,16 @@ func (in *instance) kill() {
 	}
 }
 
-func startRedis(t *testing.T) string {
+// redisServer is one that a test can stop and start again.
+type redisServer struct {
+	t    *testing.T
+	addr string
+	cmd  *exec.Cmd
+}
+
+func startRedis(t *testing.T) string { return newRedis(t).addr }
+
+func newRedis(t *testing.T) *redisServer {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		if os.Getenv("USHER_TEST_ALL") == "1" {
@@ -176,22 +185,36 @@ func startRedis(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr := l.Addr().String()
+	r := &redisServer{t: t, addr: l.Addr().String()}
 	l.Close()
-	_, port, _ := net.SplitHostPort(addr)
-	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", t.TempDir())
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	t.Cleanup(r.kill)
+	r.start()
+	return r
+}
+
+// start starts it empty.
+func (r *redisServer) start() {
+	r.t.Helper()
+	_, port, _ := net.SplitHostPort(r.addr)
+	r.cmd = exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", r.t.TempDir())
+	if err := r.cmd.Start(); err != nil {
+		r.t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	eventually(t, "redis-server answers", func() bool {
-		c, err := net.Dial("tcp", addr)
+	eventually(r.t, "redis-server answers", func() bool {
+		c, err := net.Dial("tcp", r.addr)
 		if err == nil {
 			c.Close()
 		}
 		return err == nil
 	})
-	return addr
+}
+
+func (r *redisServer) kill() {
+	if r.cmd != nil {
+		_ = r.cmd.Process.Kill()
+		_ = r.cmd.Wait()
+		r.cmd = nil
+	}
 }
 
 func client(t *testing.T, addr string) rueidis.Client {

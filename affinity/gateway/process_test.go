@@ -291,3 +291,56 @@ func TestPeers(t *testing.T) { // cases/affinity 4, 8
 		}
 	}
 }
+
+func TestRedisAwayAndBack(t *testing.T) { // cases/affinity 5, 6
+	r := newRedis(t)
+	_, d, url := front(t, r.addr)
+	startInstance(t, "a", r.addr, "127.0.0.1:0")
+	announced(t, d, 1)
+	before := map[string]answer{}
+	for i := range 6 {
+		key := fmt.Sprint(i)
+		before[key] = must(t, url+"/?account="+key)
+	}
+	startInstance(t, "b", r.addr, "127.0.0.1:0") // one more instance moves nobody
+	announced(t, d, 2)
+	same := func(when string) {
+		t.Helper()
+		for key, a := range before {
+			if again := must(t, url+"/?account="+key); again.Generation != a.Generation {
+				t.Errorf("%s: %s moved from %+v to %+v", when, key, a, again)
+			}
+		}
+	}
+	same("an instance was added")
+	if err := r.cmd.Process.Signal(syscall.SIGSTOP); err != nil { // it hangs
+		t.Fatal(err)
+	}
+	same("Redis hangs")
+	if _, code, err := ask(url + "/?account=new"); err != nil || code != 503 {
+		t.Errorf("a new session while Redis hangs: %d %v", code, err)
+	}
+	if err := r.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "new sessions are made again", func() bool { _, code, _ := ask(url + "/?account=new"); return code == 200 })
+	same("Redis answers again")
+	// It comes back with nothing: owners hear it, and what is built anew has greater generations.
+	r.kill()
+	same("Redis is gone")
+	r.start()
+	eventually(t, "the sessions of before are gone, and there are new ones", func() bool {
+		for key, a := range before {
+			if again, code, err := ask(url + "/?account=" + key); err != nil || code != 200 || again.Generation <= a.Generation {
+				return false
+			}
+		}
+		return true
+	})
+	for key := range before {
+		now := must(t, url+"/?account="+key)
+		if row, err := d.Get(t.Context(), "site", key); err != nil || row.Generation != now.Generation || row.Owner.Instance != now.Instance {
+			t.Errorf("%s: served by %+v, the directory says %+v, %v", key, now, row, err)
+		}
+	}
+}
