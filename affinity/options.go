@@ -37,7 +37,8 @@ type Options[S any] struct {
 	// Every is how often rows are confirmed, in batches, and the instance announced; default 5s. An evicted owner hears of
 	// it so late at most, unless it is used before.
 	Every time.Duration
-	// BuildFor is how long Build may take; default 60s. A builder that dies keeps its key so long at most.
+	// BuildFor is how long Build may take; default 60s. A builder that dies keeps its key so long at most. The time counts
+	// towards Locks.MaxHold of whoever waits for it, so MaxHold should be longer.
 	BuildFor time.Duration
 	// Idle ends a session that nobody used for so long; default 30m. Negative: never.
 	Idle time.Duration
