@@ -28,8 +28,8 @@ type Config struct {
 	Egress Egress `yaml:"egress"`
 	// The waiting rooms.
 	Rooms []Room `yaml:"rooms"`
-	// Gates in front of routes. Not served by this build.
-	Gates Later `yaml:"gates"`
+	// Gates in front of what is proxied: so many requests of one key at once. Read again on SIGHUP.
+	Gates []Gate `yaml:"gates"`
 	// Routes to the instance that owns a session. Not served by this build.
 	Routes Later `yaml:"routes"`
 	// The keeper of outbound connections. Not served by this build.
@@ -73,7 +73,7 @@ func (t TLS) On() bool { return t.Cert != "" || t.Key != "" }
 
 // Service is access to the service API.
 type Service struct {
-	// Bearer tokens, or USHER_SERVICE_TOKENS, comma-separated. None: the service API refuses everybody. Not served by this build.
+	// Bearer tokens, or USHER_SERVICE_TOKENS, comma-separated. None: the service API refuses everybody.
 	Tokens []Secret `yaml:"tokens" min:"16"`
 }
 
@@ -229,6 +229,36 @@ type Log struct {
 	Retain time.Duration `yaml:"retain" default:"24h" min:"1m" max:"8760h"`
 	// Most bytes kept; the oldest events go first.
 	MaxBytes Size `yaml:"max_bytes" default:"1GiB" min:"1MiB" max:"1TiB"`
+}
+
+// Gate bounds how many requests of one key are at the origin at once.
+type Gate struct {
+	// Name of the gate. It is part of its keys: nodes that share an engine count gates of one name together.
+	ID string `yaml:"id" required:"true" pattern:"[a-z0-9-]{1,64}" patternhelp:"1 to 64 of a-z 0-9 -" example:"checkout"`
+	// Where the gate stands. A request that matches several gates needs a permit of each, in the order of the file.
+	Match []GateMatch `yaml:"match"`
+	// Which requests count together: all, or those of one ip (an IPv6 /64 is one), path, header:NAME, cookie:NAME or query:NAME. Those without that header, cookie or parameter count as one. Danger: visitors choose what their headers, cookies and queries say.
+	Key string `yaml:"key" default:"all" pattern:"all|ip|path|(header|cookie|query):[A-Za-z0-9!#$%&'*+.^_|~-]+" patternhelp:"all, ip, path, header:NAME, cookie:NAME or query:NAME" example:"header:X-Account"`
+	// Most requests of one key at once, over all nodes. A change counts from zero: requests that run under the old number do not count against the new one.
+	Permits int `yaml:"permits" min:"1" max:"1000000" required:"true" example:"20"`
+	// How long a request waits for its turn before it is answered 429. 0: not at all.
+	Wait time.Duration `yaml:"wait" default:"100ms" min:"0s" max:"1m"`
+	// Most requests that wait for one key on one node; beyond it 429 at once.
+	MaxWaiting int `yaml:"max_waiting" default:"1000" min:"1" max:"1000000"`
+	// How long the requests of a crashed node count on. A request that runs is not ended by it.
+	Lease time.Duration `yaml:"lease" default:"30s" min:"1s" max:"1h"`
+	// While state cannot be reached. closed: 503. open: nothing is limited. Danger: open gives up the limit.
+	OnEngineFailure string `yaml:"on_engine_failure" default:"closed" enum:"closed,open"`
+}
+
+// GateMatch is a host, a path with all below it, and methods.
+type GateMatch struct {
+	// Host name without scheme and port. Empty: every host.
+	Host string `yaml:"host" example:"tickets.example.com"`
+	// The path and all below it, in any case.
+	Path string `yaml:"path" default:"/" example:"/checkout"`
+	// Methods that count, in capitals. None: all.
+	Methods []string `yaml:"methods" pattern:"[A-Z][A-Z-]{0,31}" patternhelp:"methods in capitals, as POST" example:"POST"`
 }
 
 // Later holds a section that is documented but not served by this build; it

@@ -18,13 +18,10 @@ func (k *checker) notYet() {
 	for _, s := range []struct {
 		path    string
 		section Later
-	}{{"gates", k.c.Gates}, {"routes", k.c.Routes}, {"keeper", k.c.Keeper}, {"relay", k.c.Relay}} {
+	}{{"routes", k.c.Routes}, {"keeper", k.c.Keeper}, {"relay", k.c.Relay}} {
 		if s.section.Set() {
 			k.add(s.path, "is not in this build yet", wait)
 		}
-	}
-	if len(k.c.Service.Tokens) > 0 {
-		k.add("service.tokens", "the service API is not in this build yet: nobody would ask for them", wait)
 	}
 	if len(k.c.Egress.Allow) > 0 {
 		k.add("egress.allow", "nothing in this build calls out by itself yet", wait)

@@ -201,6 +201,7 @@ func (k *checker) warnings() {
 	for i := range c.Rooms {
 		k.roomWarnings(fmt.Sprintf("rooms[%d]", i), &c.Rooms[i], hostOrigin)
 	}
+	k.gateWarnings(hostOrigin)
 }
 
 func (k *checker) roomWarnings(at string, r *Room, hostOrigin map[string]string) {

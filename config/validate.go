@@ -21,6 +21,7 @@ func (c *Config) check() Problems {
 	k.listeners()
 	k.secrets()
 	k.rooms()
+	k.gates()
 	return k.probs
 }
 
@@ -80,6 +81,10 @@ func (k *checker) scalar(path string, v reflect.Value, tag reflect.StructTag) {
 	}
 	lo, hi := tag.Get("min"), tag.Get("max")
 	n := v.Int()
+	if n == 0 && tag.Get("required") == "true" && !k.src.set(path) {
+		k.add(path, "is missing", fmt.Sprintf("write %s: %s", lastKey(path), tag.Get("example")))
+		return
+	}
 	if lo != "" && n < mustParse(v.Type(), lo) || hi != "" && n > mustParse(v.Type(), hi) {
 		mend := "the least is " + lo
 		if hi != "" {

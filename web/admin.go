@@ -31,7 +31,7 @@ func (s *Server) adminRoutes() *router {
 	}
 	ofRoom := func(handle func(*call)) func(*call) {
 		return admin(func(c *call) {
-			e, p := s.entry(c.r.Context(), c.id)
+			e, p := s.entry(c.ctx, c.id)
 			if p != nil {
 				c.fail(p)
 				return
@@ -117,7 +117,7 @@ func (c *call) node() node {
 	s := c.s
 	return node{
 		ID: s.opts.NodeID, Self: true, Version: s.opts.Version, StartedAt: s.started.UTC().Format(time.RFC3339),
-		Draining: s.isDraining(), Ready: !s.isDraining() && s.opts.Rooms.Health() == nil, Streams: s.streams.count(),
+		Draining: s.isDraining(), Ready: !s.isDraining() && s.health() == nil, Streams: s.streams.count(),
 	}
 }
 

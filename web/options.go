@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -33,6 +34,13 @@ type Options struct {
 	TrustedProxies []netip.Prefix
 	// AdminToken opens the admin API; at least 16 characters. Default: none, and the admin API refuses everybody.
 	AdminToken string
+
+	// BeforeOrigin is asked, for each request that is about to go to an origin, for what stands in front of it: a handler
+	// that answers, by Refuse, or calls Forward. nil, or the answer nil: the request goes to the origin. It sees who was
+	// admitted and paths that no room protects, never usher's own paths; the request's Host is the one visitors see.
+	BeforeOrigin func() http.Handler
+	// Health of what else this node needs; an error makes ready 503. Default: rooms alone count.
+	Health func() error
 
 	Registry *prometheus.Registry // default: a new one
 	Logger   *slog.Logger         // default: discards

@@ -92,6 +92,17 @@ func (p *proxy) serve(f *forward) {
 	if f.pass != nil {
 		defer f.pass.Close()
 	}
+	if before := p.s.opts.BeforeOrigin; before != nil {
+		if h := before(); h != nil {
+			h.ServeHTTP(f.w, f.held())
+			return
+		}
+	}
+	p.forward(f)
+}
+
+// forward passes it on to the origin.
+func (p *proxy) forward(f *forward) {
 	r, w := f.r, f.w
 	if f.upgrades = asksForWebSocket(r.Header); f.upgrades {
 		ctx, cancel := context.WithCancel(r.Context())
@@ -190,7 +201,7 @@ func (f *forward) leave() {
 	if f.ref == (room.Ref{}) {
 		return
 	}
-	ctx, cancel := f.g.deadline(context.WithoutCancel(f.r.Context()))
+	ctx, cancel := f.g.s.deadline(context.WithoutCancel(f.r.Context()))
 	defer cancel()
 	if _, err := e.room.Leave(ctx, f.ref); err != nil && !isEnded(err) {
 		f.g.s.log.Warn("a session that the origin ended could not be ended; it ends by idle", "room", e.room.ID(), "ticket_id", f.id, "err", err)

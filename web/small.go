@@ -75,7 +75,7 @@ func (c *call) ready() {
 func (c *call) adminReady() { c.readiness(error.Error) }
 
 func (c *call) readiness(detail func(error) string) {
-	switch err := c.s.opts.Rooms.Health(); {
+	switch err := c.s.health(); {
 	case c.s.isDraining():
 		c.fail(&problem{status: 503, code: "draining", detail: "this node is being stopped; send visitors to another", retry: 5 * time.Second})
 	case err != nil:
@@ -83,6 +83,15 @@ func (c *call) readiness(detail func(error) string) {
 	default:
 		c.json(http.StatusOK, "no-store", map[string]string{"status": "ready"})
 	}
+}
+
+// health says why the node cannot do its work; nil: it can.
+func (s *Server) health() error {
+	err := s.opts.Rooms.Health()
+	if err == nil && s.opts.Health != nil {
+		err = s.opts.Health()
+	}
+	return err
 }
 
 func (s *Server) isDraining() bool {

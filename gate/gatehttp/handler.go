@@ -105,19 +105,26 @@ func Key(s string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
+// Explain gives what an error of Acquire is over HTTP; retry 0: it does not help to ask again.
+func Explain(err error) (status int, code, detail string, retry time.Duration) {
+	var full *gate.FullError
+	switch {
+	case errors.As(err, &full):
+		return http.StatusTooManyRequests, "gate_full", "as many requests as may are at work on this",
+			min(max(full.After, time.Second), time.Minute)
+	case errors.Is(err, gate.ErrSettled):
+		return http.StatusConflict, "gate_settled", "this has been decided", 0
+	}
+	return http.StatusServiceUnavailable, "engine_unavailable", "the engine does not answer; ask again later", 2 * time.Second
+}
+
 // Refuse answers a request that was not let in with application/problem+json: 429 gate_full with
 // Retry-After, 409 gate_settled with the verdict, 503 engine_unavailable.
 func Refuse(w http.ResponseWriter, _ *http.Request, err error) {
 	doc := map[string]any{"type": "about:blank"}
-	status, code, detail, retry := http.StatusServiceUnavailable, "engine_unavailable", "the engine does not answer; ask again later", 2*time.Second
-	var full *gate.FullError
+	status, code, detail, retry := Explain(err)
 	var settled *gate.SettledError
-	switch {
-	case errors.As(err, &full):
-		status, code, detail = http.StatusTooManyRequests, "gate_full", "as many requests as may are at work on this"
-		retry = min(max(full.After, time.Second), time.Minute)
-	case errors.As(err, &settled):
-		status, code, detail, retry = http.StatusConflict, "gate_settled", "this has been decided", 0
+	if errors.As(err, &settled) {
 		doc["verdict"] = settled.Verdict
 	}
 	doc["title"], doc["status"], doc["code"], doc["detail"] = http.StatusText(status), status, code, detail

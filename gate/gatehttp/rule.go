@@ -129,6 +129,7 @@ func (r Rule) keyFunc(clientIP func(*http.Request) string) (func(*http.Request) 
 type Rules struct {
 	rules []limited
 	next  http.Handler
+	paths func(*http.Request) []string // nil: the URL's
 }
 
 type limited struct {
@@ -141,7 +142,12 @@ type limited struct {
 type RulesOptions struct {
 	// ClientIP is the visitor's address, for key ip. Default: the connection's, which behind a proxy is the proxy's.
 	ClientIP func(*http.Request) string
-	// Gate are the options of each rule's gate; Logger and Observer count.
+	// Paths are all the ways in which the origin may read the path of a request; a rule applies when one of them matches.
+	// Default: the path of its URL.
+	Paths func(*http.Request) []string
+	// Refuse answers who was not let in. Default: Refuse.
+	Refuse func(w http.ResponseWriter, r *http.Request, err error)
+	// Gate are the options of each rule's gate; Logger, Observer and Idle count.
 	Gate gate.Options
 }
 
@@ -157,7 +163,7 @@ func NewRules(store gate.Store, rules []Rule, next http.Handler, o RulesOptions)
 			return host
 		}
 	}
-	rs := &Rules{next: next}
+	rs := &Rules{next: next, paths: o.Paths}
 	var errs []error
 	seen := map[string]bool{}
 	for _, r := range rules {
@@ -209,7 +215,7 @@ func (rs *Rules) limit(store gate.Store, r Rule, i int, o RulesOptions) (limited
 	prefix := fmt.Sprintf("gate-%s:%d:", r.ID, r.Permits)
 	key := func(req *http.Request) string { return prefix + of(req) }
 	rest := http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { rs.from(i+1, w, req) })
-	return limited{r, g, Handler(g, key, rest, Options{Lease: opts.Lease, Open: r.OnEngineFailure == "open"})}, nil
+	return limited{r, g, Handler(g, key, rest, Options{Lease: opts.Lease, Open: r.OnEngineFailure == "open", Refuse: o.Refuse})}, nil
 }
 
 // Close sends away who waits.
@@ -232,7 +238,7 @@ func (rs *Rules) ServeHTTP(w http.ResponseWriter, r *http.Request) { rs.from(0, 
 
 func (rs *Rules) from(i int, w http.ResponseWriter, r *http.Request) {
 	for ; i < len(rs.rules); i++ {
-		if rs.rules[i].rule.matches(r) {
+		if rs.rules[i].rule.matches(r, rs.paths) {
 			rs.rules[i].serve.ServeHTTP(w, r)
 			return
 		}
@@ -243,24 +249,35 @@ func (rs *Rules) from(i int, w http.ResponseWriter, r *http.Request) {
 // cleaned is the path as an origin that is generous with slashes, dots, parameters and case would see it: a limit is not
 // evaded by spelling.
 func cleaned(r *http.Request) string {
-	segments := strings.Split(strings.ReplaceAll(r.URL.Path, "\\", "/"), "/")
+	return cleanPath(r.URL.Path)
+}
+
+func cleanPath(p string) string {
+	segments := strings.Split(strings.ReplaceAll(p, "\\", "/"), "/")
 	for i := range segments {
 		segments[i], _, _ = strings.Cut(segments[i], ";")
 	}
 	return strings.ToLower(path.Clean("/" + strings.Join(segments, "/")))
 }
 
-func (r Rule) matches(req *http.Request) bool {
-	at := cleaned(req)
+func (r Rule) matches(req *http.Request, paths func(*http.Request) []string) bool {
 	host := req.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
 	host = strings.TrimSuffix(host, ".")
+	all := []string{req.URL.Path}
+	if paths != nil {
+		all = paths(req)
+	}
+	return slices.ContainsFunc(all, func(p string) bool { return r.covers(host, req.Method, cleanPath(p)) })
+}
+
+func (r Rule) covers(host, method, at string) bool {
 	return slices.ContainsFunc(r.Match, func(m Match) bool {
 		below := strings.ToLower(strings.TrimSuffix(m.Path, "/"))
 		return (m.Host == "" || strings.EqualFold(m.Host, host)) &&
 			(below == "" || at == below || strings.HasPrefix(at, below+"/")) &&
-			(len(m.Methods) == 0 || slices.Contains(m.Methods, req.Method))
+			(len(m.Methods) == 0 || slices.Contains(m.Methods, method))
 	})
 }

@@ -2,6 +2,7 @@ package svc
 
 import (
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -9,21 +10,26 @@ import (
 	"github.com/ushergo/usher/gate"
 )
 
-// GateMetrics are a gate's figures for Prometheus. It is a gate.Observer; Watch adds the gauges once the gate is made.
+// GateMetrics are the figures of one or more gates for Prometheus. It is a gate.Observer; Watch adds a gate, once it is
+// made, to the gauges. Safe for concurrent use.
 // Keys are no labels: they are as many as there are rows.
 type GateMetrics struct {
-	reg       prometheus.Registerer
 	wait      *prometheus.HistogramVec
 	expired   prometheus.Counter
 	reclaimed prometheus.Counter
+
+	mu    sync.Mutex
+	gates []Stater
 }
+
+// Stater has the figures of a gate, as *gate.Gate, or the sum of several.
+type Stater interface{ Stats() gate.Stats }
 
 var _ gate.Observer = (*GateMetrics)(nil)
 
 // NewGateMetrics registers them.
 func NewGateMetrics(reg prometheus.Registerer) *GateMetrics {
 	m := &GateMetrics{
-		reg: reg,
 		wait: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "usher_gate_wait_seconds", Help: "Time from an acquire to its answer, by outcome.",
 			Buckets: []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 60},
@@ -31,16 +37,31 @@ func NewGateMetrics(reg prometheus.Registerer) *GateMetrics {
 		expired:   prometheus.NewCounter(prometheus.CounterOpts{Name: "usher_gate_expired_total", Help: "Releases that came after the lease had ended: permits that expired while held."}),
 		reclaimed: prometheus.NewCounter(prometheus.CounterOpts{Name: "usher_gate_reclaimed_total", Help: "Permits taken back from crashed or late holders."}),
 	}
-	reg.MustRegister(m.wait, m.expired, m.reclaimed)
+	reg.MustRegister(m.wait, m.expired, m.reclaimed,
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "usher_gate_held", Help: "Permits granted by this node and held."},
+			func() float64 { return float64(m.sum().Held) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "usher_gate_waiting", Help: "Acquires waiting on this node."},
+			func() float64 { return float64(m.sum().Waiting) }),
+	)
 	return m
 }
 
-// Watch adds the gauges held and waiting of this node's gate.
-func (m *GateMetrics) Watch(g *gate.Gate) {
-	m.reg.MustRegister(
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "usher_gate_held", Help: "Permits granted by this node and held."}, func() float64 { return float64(g.Stats().Held) }),
-		prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "usher_gate_waiting", Help: "Acquires waiting on this node."}, func() float64 { return float64(g.Stats().Waiting) }),
-	)
+// Watch adds a gate to the gauges held and waiting.
+func (m *GateMetrics) Watch(g Stater) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.gates = append(m.gates, g)
+}
+
+func (m *GateMetrics) sum() (all gate.Stats) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, g := range m.gates {
+		s := g.Stats()
+		all.Held += s.Held
+		all.Waiting += s.Waiting
+	}
+	return all
 }
 
 // Acquired implements gate.Observer.

@@ -10,8 +10,8 @@ import (
 	"github.com/ushergo/usher/config"
 )
 
-// Reload applies cfg, which must be valid, to the rooms and certificates of the
-// running server. A room that the file says nothing new about is not touched,
+// Reload applies cfg, which must be valid, to the rooms, gates and certificates of
+// the running server. A room that the file says nothing new about is not touched,
 // so that a change made by the admin API stands. Rooms that have gone from the
 // file stay too, and are named in the log. Nobody is dropped.
 //
@@ -41,6 +41,9 @@ func (s *Server) Reload(ctx context.Context, cfg *config.Config) error {
 				errs = append(errs, err)
 			}
 		}
+	}
+	if err := s.gates.front.apply(cfg.Gates); err != nil {
+		errs = append(errs, err)
 	}
 	if err := s.keys.Reload(); err != nil {
 		errs = append(errs, fmt.Errorf("the keys in use stay: %w", err))

@@ -22,6 +22,7 @@ import (
 	"github.com/ushergo/usher/room"
 	"github.com/ushergo/usher/token"
 	"github.com/ushergo/usher/web"
+	"github.com/ushergo/usher/web/svc"
 )
 
 // Option is something that a configuration file does not hold.
@@ -49,6 +50,7 @@ type Server struct {
 	rooms  *room.Rooms
 	keys   *token.Keys
 	token  config.Secret
+	gates  *gates
 	front  *web.Server
 	traces *sdktrace.TracerProvider
 
@@ -131,12 +133,22 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	if err := s.openRooms(ctx, observer); err != nil {
 		return err
 	}
+	s.gates, err = openGates(s.cfg, memory.GateOptions{Logger: s.log, NoSync: s.cfg.Engine.Durability == "none"}, registry)
+	if err != nil {
+		return err
+	}
 	s.front, err = web.New(web.Options{
+		BeforeOrigin: s.gates.front.handler, Health: s.gates.store.Health,
 		Rooms: s.rooms, Keys: s.keys, Observer: observer,
 		PublicURL: s.visitorURL(), TrustedProxies: s.cfg.TrustedProxies, AdminToken: s.token.Reveal(),
 		Registry: registry, Logger: s.log, Tracer: tracer,
 		NodeID: s.node, Version: opts.version, DrainFor: s.cfg.Node.Drain,
 	})
+	if err != nil {
+		return err
+	}
+
+	services, err := svc.New(svc.Options{Tokens: reveal(s.cfg.Service.Tokens), Gate: s.gates.service, Logger: s.log})
 	if err != nil {
 		return err
 	}
@@ -149,8 +161,16 @@ func (s *Server) up(ctx context.Context, opts options) error {
 		})
 	})
 	s.serve(s.public, s.front.Public())
-	s.serve(s.admin, s.front.Admin())
+	s.serve(s.admin, services.Mount(s.front.Admin()))
 	return nil
+}
+
+func reveal(secrets []config.Secret) []string {
+	var out []string
+	for _, secret := range secrets {
+		out = append(out, secret.Reveal())
+	}
+	return out
 }
 
 func openListener(ctx context.Context, addr string, conf config.TLS, what, flag string) (*listener, error) {

@@ -30,7 +30,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 			}
 		})
 		var errs []error
-		for _, l := range []*listener{s.public, s.admin} { // admin last: it can be watched
+		for _, l := range []*listener{s.public, s.admin} { // admin last: it can be watched, and services give back their permits
+			if l == s.admin {
+				s.gates.service.Close() // who waits for a permit is answered now, and does not hold up the stop
+			}
 			if err := l.srv.Shutdown(ctx); err != nil {
 				errs = append(errs, fmt.Errorf("%s: connections were cut that did not end in time: %w", l.Addr(), err))
 				_ = l.srv.Close()
@@ -66,6 +69,11 @@ func (s *Server) down() error {
 		s.stopBackground()
 	}
 	s.background.Wait()
+	if s.gates != nil {
+		if err := s.gates.close(); err != nil {
+			errs = append(errs, fmt.Errorf("closing the gates: %w", err))
+		}
+	}
 	if s.rooms != nil {
 		s.rooms.Close()
 	}
