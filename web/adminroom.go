@@ -70,7 +70,7 @@ func (c *call) putRoom() {
 		c.fail(&problem{status: 400, code: "bad_config", detail: "a room's id is 1 to 64 of a-z 0-9 -"})
 		return
 	}
-	e, p := c.s.entry(c.r.Context(), c.id)
+	e, p := c.s.entry(c.ctx, c.id)
 	if p != nil && p.code != "room_not_found" {
 		c.fail(p)
 		return
@@ -185,7 +185,7 @@ func (c *call) configure(e *entry, config room.Config) {
 		c.fail(p)
 		return
 	}
-	rm, err := c.s.opts.Rooms.Configure(c.r.Context(), config, revision)
+	rm, err := c.s.opts.Rooms.Configure(c.ctx, config, revision)
 	var field *room.FieldError
 	switch {
 	case err == nil:
@@ -280,7 +280,7 @@ func (c *call) deleteRoom() {
 		}
 	}
 	force := c.r.URL.Query().Get("force") == "true"
-	err := c.s.opts.Rooms.Delete(c.r.Context(), c.id, force)
+	err := c.s.opts.Rooms.Delete(c.ctx, c.id, force)
 	switch {
 	case errors.Is(err, room.ErrWaiters):
 		c.fail(&problem{status: 409, code: "room_has_waiters", detail: "people wait in this room; close it first and let it drain, or delete it with ?force=true",
@@ -292,7 +292,7 @@ func (c *call) deleteRoom() {
 	}
 	select { // what follows must not find it any more
 	case <-c.entry.room.Gone():
-	case <-c.r.Context().Done():
+	case <-c.ctx.Done():
 	}
 	c.s.tableMu.Lock()
 	c.s.makeTable(false)
@@ -330,7 +330,7 @@ func (c *call) setState() {
 		bad("message: is not UTF-8")
 		return
 	}
-	if err := c.entry.room.SetState(c.r.Context(), doc.State, doc.Message); err != nil {
+	if err := c.entry.room.SetState(c.ctx, doc.State, doc.Message); err != nil {
 		c.fail(c.s.roomProblem(c.entry, nil, err))
 		return
 	}
@@ -362,7 +362,7 @@ func (c *call) readLog() {
 		}
 		limit = min(n, 1000)
 	}
-	events, next, err := c.entry.room.Log(c.r.Context(), after, limit)
+	events, next, err := c.entry.room.Log(c.ctx, after, limit)
 	if errors.Is(err, room.ErrTrimmed) {
 		c.fail(&problem{status: 410, code: "log_trimmed", detail: "the log no longer reaches back so far; it begins after " + next.String(),
 			more: map[string]any{"next": next.N, "next_cursor": next.String()}})

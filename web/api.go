@@ -50,7 +50,7 @@ func (s *Server) publicRoutes() *router {
 // ofRoom wraps a handler that needs a room: finds it, judges the site that asks, answers preflights.
 func ofRoom(kind int, handle func(*call)) func(*call) {
 	return func(c *call) {
-		e, p := c.s.entry(c.r.Context(), c.id)
+		e, p := c.s.entry(c.ctx, c.id)
 		if p != nil {
 			c.fail(p)
 			return
@@ -87,7 +87,7 @@ func (c *call) enter() {
 		c.fail(p)
 		return
 	}
-	v, secret, p := c.s.enter(c.r.Context(), c.client, c.entry, &pres, request)
+	v, secret, p := c.s.enter(c.ctx, c.client, c.entry, &pres, request)
 	if p != nil {
 		c.fail(p)
 		return
@@ -263,21 +263,21 @@ func (s *Server) noTicket(p *presented, named bool) *problem {
 
 func (c *call) status() {
 	if ref, ok := c.ticket(); ok {
-		v, err := c.entry.room.Status(c.r.Context(), ref)
+		v, err := c.entry.room.Status(c.ctx, ref)
 		c.visit(&v, err, false)
 	}
 }
 
 func (c *call) claim() {
 	if ref, ok := c.ticket(); ok {
-		v, err := c.entry.room.Claim(c.r.Context(), ref)
+		v, err := c.entry.room.Claim(c.ctx, ref)
 		c.visit(&v, err, false)
 	}
 }
 
 func (c *call) renew() {
 	if ref, ok := c.ticket(); ok {
-		v, err := c.entry.room.Renew(c.r.Context(), ref)
+		v, err := c.entry.room.Renew(c.ctx, ref)
 		c.visit(&v, err, true)
 	}
 }
@@ -285,7 +285,7 @@ func (c *call) renew() {
 // presence is a sign of life.
 func (c *call) presence() {
 	if ref, ok := c.ticket(); ok {
-		v, err := c.entry.room.Status(c.r.Context(), ref)
+		v, err := c.entry.room.Status(c.ctx, ref)
 		c.empty(&v, err)
 	}
 }
@@ -293,7 +293,7 @@ func (c *call) presence() {
 // leave gives up a place or a session. What is gone already is as left.
 func (c *call) leave() {
 	if ref, ok := c.ticket(); ok {
-		v, err := c.entry.room.Leave(c.r.Context(), ref)
+		v, err := c.entry.room.Leave(c.ctx, ref)
 		if isEnded(err) {
 			err = nil
 		}

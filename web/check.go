@@ -33,9 +33,7 @@ func (c *call) check() {
 		c.keepOut(c.s.noTicket(&pres, c.named), next)
 		return
 	}
-	ctx, cancel := g.deadline(c.r.Context())
-	defer cancel()
-	in, err := g.admit(ctx, c.entry, pres.ref())
+	in, err := g.admit(c.ctx, c.entry, pres.ref())
 	if err == nil {
 		in.pass.Close() // when the request ends, only the proxy in front knows
 		c.wave(in)
@@ -43,7 +41,7 @@ func (c *call) check() {
 	}
 	visit := room.Visit{}
 	if errors.Is(err, room.ErrNotAdmitted) || isEnded(err) { // a word more on why
-		if visit, err = c.entry.room.Status(ctx, pres.ref()); err == nil {
+		if visit, err = c.entry.room.Status(c.ctx, pres.ref()); err == nil {
 			err = room.ErrNotAdmitted
 		}
 	}

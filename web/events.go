@@ -104,7 +104,7 @@ func (c *call) caller() (who caller, ok bool) {
 	if !ok {
 		return who, false
 	}
-	who, v, err := c.s.lookFor(c.r.Context(), c.entry, ref)
+	who, v, err := c.s.lookFor(c.ctx, c.entry, ref)
 	if err != nil {
 		c.fail(c.s.roomProblem(c.entry, &v, err))
 		return who, false

@@ -16,6 +16,7 @@ type gate struct {
 	proxy  *proxy
 	failed sync.Map // room id → time.Time: when the engine last did not answer for it
 	told   quiet
+	linger linger
 }
 
 // newGate makes what answers everything but the API on hosts that rooms name.
@@ -54,7 +55,7 @@ func (g *gate) serve(w http.ResponseWriter, r *http.Request, c *client, t *table
 		return
 	}
 	v := &visitor{
-		call:    call{s: g.s, w: w, r: r, client: c, id: e.room.ID(), named: true, entry: e},
+		call:    call{s: g.s, w: w, r: r, ctx: r.Context(), client: c, id: e.room.ID(), named: true, entry: e},
 		g:       g,
 		forward: forward{g: g, table: t, w: w, r: r, client: c, origin: origin, entry: e},
 	}
@@ -99,9 +100,13 @@ func (v *visitor) serve() {
 	case errors.Is(err, room.ErrNotAdmitted):
 		v.waits()
 	case isEnded(err):
-		if v.page && entersByGet(v.r) {
+		switch {
+		case v.page && entersByGet(v.r):
 			v.enter()
-		} else {
+		case !v.page && isSafe(v.r.Method) && v.g.linger.has(v.pres.ref().ID, time.Now()):
+			v.forward.letIn = letIn{id: v.pres.ref().ID.String()}
+			v.g.proxy.serve(&v.forward)
+		default:
 			v.ended()
 		}
 	default:
@@ -129,7 +134,7 @@ func (v *visitor) ticketless() {
 // enter takes a ticket for a navigation. Whoever is admitted with it gets what she came for in the same answer:
 // a redirect would go round in circles for ever with a browser that keeps no cookies.
 func (v *visitor) enter() {
-	ctx, cancel := v.g.deadline(v.r.Context())
+	ctx, cancel := v.s.deadline(v.r.Context())
 	defer cancel()
 	visit, secret, p := v.s.enter(ctx, v.client, v.entry, &v.pres, [16]byte{})
 	if p != nil {
@@ -159,7 +164,7 @@ func (v *visitor) enter() {
 
 // use claims or renews the admission of a ticket and readies the request for the origin.
 func (v *visitor) use(ref room.Ref) error {
-	ctx, cancel := v.g.deadline(v.r.Context())
+	ctx, cancel := v.s.deadline(v.r.Context())
 	defer cancel()
 	adm, err := v.g.admit(ctx, v.entry, ref)
 	if err == nil {
@@ -170,7 +175,7 @@ func (v *visitor) use(ref room.Ref) error {
 
 // waits answers one whose turn has not come.
 func (v *visitor) waits() {
-	ctx, cancel := v.g.deadline(v.r.Context())
+	ctx, cancel := v.s.deadline(v.r.Context())
 	defer cancel()
 	ref := v.pres.ref()
 	visit, err := v.entry.room.Status(ctx, ref)
@@ -214,7 +219,7 @@ func notYet(v *room.Visit) *problem {
 
 // ended answers one whose ticket is over and who may not take a new one by this request.
 func (v *visitor) ended() {
-	ctx, cancel := v.g.deadline(v.r.Context())
+	ctx, cancel := v.s.deadline(v.r.Context())
 	defer cancel()
 	visit, err := v.entry.room.Status(ctx, v.pres.ref())
 	switch {
@@ -332,8 +337,8 @@ func (g *gate) admitOffline(e *entry, r *http.Request, https bool, pres *present
 
 // deadline bounds what is asked of the engine, so that one that hangs is as one that is away. Most requests ask
 // nothing: the clock is set when somebody looks at it.
-func (g *gate) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
-	l := &lateContext{parent: ctx, limit: g.s.opts.EngineTimeout}
+func (s *Server) deadline(ctx context.Context) (context.Context, context.CancelFunc) {
+	l := &lateContext{parent: ctx, limit: s.opts.EngineTimeout}
 	return l, l.release
 }
 

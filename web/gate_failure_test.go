@@ -160,3 +160,20 @@ func TestLostAnswerToAnEnter(t *testing.T) {
 		t.Errorf("%+v", sum)
 	}
 }
+
+// An engine that hangs becomes a clear answer of the API, too: nobody waits for a disk without an end.
+func TestAPIWhileTheEngineHangs(t *testing.T) {
+	s := build(t, func(o *web.Options) { o.EngineTimeout = 50 * time.Millisecond }, config("premiere", 1))
+	_, ticket := s.enter("premiere")
+	s.store.mu.Lock()
+	s.store.stuck = true
+	s.store.mu.Unlock()
+	for _, path := range []string{"POST enter", "GET status", "POST presence", "POST claim", "POST renew", "POST leave", "GET events", "GET check"} {
+		method, name, _ := strings.Cut(path, " ")
+		r := s.do(method, "/v1/rooms/premiere/"+name, "", "Authorization", "Bearer "+ticket)
+		r.is(t, 503, "engine_unavailable")
+		if r.header.Get("Retry-After") == "" {
+			t.Errorf("%s: no Retry-After", path)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ushergo/usher/admission"
 	"github.com/ushergo/usher/room"
 	"github.com/ushergo/usher/web"
 )
@@ -228,14 +229,22 @@ func TestEndFreesTheSlotAtOnce(t *testing.T) {
 	if r.header.Get("Usher-Session") != "" {
 		t.Error("the header reached the visitor")
 	}
-	if alice.cookie("usher-premiere") != "" {
-		t.Error("the ticket was left to the browser")
-	}
+	old := alice.cookie("usher-premiere")
 	if sum := s.summary("premiere"); sum.Waiting != 0 || sum.Active != 1 { // when the answer is read, it has happened
 		t.Errorf("%+v", sum)
 	}
 	isOK(t, bob.open("/"))
+	// The last page's own files still come; nothing else does, and the next page queues.
+	isOK(t, alice.fetch("GET", "/thanks.css"))
+	if in := got.last(t); in.Header.Get(admission.HeaderToken) != "" {
+		t.Error("a ticket that has ended brought an admission")
+	}
+	alice.fetch("POST", "/buy").is(t, 410, "ticket_ended")
 	isPage(t, alice.open("/"), 202, "")
+	if alice.cookie("usher-premiere") == old {
+		t.Error("no new ticket for the next page")
+	}
+	alice.fetch("GET", "/thanks.css").is(t, 401, "not_admitted")
 }
 
 func TestEndedTickets(t *testing.T) {

@@ -43,13 +43,13 @@ func (e *entry) passFor(r *http.Request, in letIn, https bool) []string {
 	return []string{cookieLine(name, in.token, strconv.Itoa(int(lives/time.Second)), https)}
 }
 
-// goneCookies are the Set-Cookie lines that take ticket and admission away.
+// goneCookies are the Set-Cookie lines that take the admission away. The ticket stays: it has ended, and the files of
+// the page that ended it come with it (see linger); the next page takes a new one.
 func (e *entry) goneCookies(https bool) []string {
-	lines := []string{cookieLine(e.cookie(https), "", "0", https)}
 	if e.cfg.OnEngineFailure == "admitted" {
-		lines = append(lines, cookieLine(e.passCookie(https), "", "0", https))
+		return []string{cookieLine(e.passCookie(https), "", "0", https)}
 	}
-	return lines
+	return nil
 }
 
 // endsSession takes the origin's word about the session out of its answer.

@@ -201,6 +201,7 @@ func (f *forward) leave() {
 	if f.ref == (room.Ref{}) {
 		return
 	}
+	f.g.linger.add(f.ref.ID, time.Now())
 	ctx, cancel := f.g.s.deadline(context.WithoutCancel(f.r.Context()))
 	defer cancel()
 	if _, err := e.room.Leave(ctx, f.ref); err != nil && !isEnded(err) {

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"crypto/sha256"
 	"log/slog"
 	"net/http"
@@ -134,7 +135,9 @@ func (s *Server) serveAPI(w http.ResponseWriter, r *http.Request, c *client, api
 	if p != nil {
 		p.write(sw)
 	} else {
-		rt.handle(&call{s: s, w: sw, r: r, client: c, id: id, named: named, route: rt})
+		ctx, done := s.deadline(r.Context())
+		defer done()
+		rt.handle(&call{s: s, w: sw, r: r, ctx: ctx, client: c, id: id, named: named, route: rt})
 	}
 	s.end(rt, sw, span)
 }
@@ -168,6 +171,7 @@ type call struct {
 	s      *Server
 	w      http.ResponseWriter
 	r      *http.Request
+	ctx    context.Context // for what is asked of the engine: ends after EngineTimeout
 	client *client
 	id     string // of the room, or what else the path names
 	named  bool   // the host is one that rooms name

@@ -19,7 +19,7 @@ func (c *call) wait() {
 		return
 	}
 	html := acceptsPage(c.r)
-	e, p := c.s.entry(c.r.Context(), c.id)
+	e, p := c.s.entry(c.ctx, c.id)
 	if p != nil {
 		if html && p.code == "room_not_found" {
 			c.s.refusalPage(c.w, c.r, nil, c.id, p, "", c.base())
@@ -65,7 +65,7 @@ func (c *call) wait() {
 		c.s.stuckPage(c.w, c.r, e, next, c.base())
 		return
 	}
-	v, secret, p := c.s.enter(c.r.Context(), c.client, e, &pres, [16]byte{})
+	v, secret, p := c.s.enter(c.ctx, c.client, e, &pres, [16]byte{})
 	if p != nil {
 		c.s.refusalPage(c.w, c.r, e, c.id, p, next, c.base())
 		return
