@@ -75,7 +75,7 @@ func run() error {
 		Space: "browsers", Instance: id, Addr: l.Addr().String(), Every: 500 * time.Millisecond,
 		Build:  s.login,
 		Close:  func(t *tab, why error) { t.cancel() }, // also when a task hangs in it: closing the page ends the task
-		Locks:  keylock.Options{MaxHold: 3 * time.Second, Forced: func(string, uint64) { s.forced.Add(1) }},
+		Locks:  keylock.Options{MaxHold: 8 * time.Second, Forced: func(string, uint64) { s.forced.Add(1) }},
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -116,10 +116,10 @@ func startBrowser() (context.Context, func(), error) {
 }
 
 // login builds a session. The key has been claimed: nobody else logs this account in.
-func (s *service) login(ctx context.Context, account string, _ uint64) (*tab, error) {
+func (s *service) login(ctx context.Context, account string, fence uint64) (*tab, error) {
 	page, cancel := chromedp.NewContext(s.browser, chromedp.WithNewBrowserContext())
 	defer context.AfterFunc(ctx, cancel)() // the login has no longer than the claim
-	if err := chromedp.Do(page, chromedp.Navigate(s.site+"/login?account="+url.QueryEscape(account))); err != nil {
+	if err := chromedp.Do(page, chromedp.Navigate(fmt.Sprintf("%s/login?account=%s&fence=%d", s.site, url.QueryEscape(account), fence))); err != nil {
 		cancel()
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strconv"
 	"sync"
 )
 
@@ -17,11 +18,13 @@ type Site struct {
 	Together int               // times that two tasks were active on one page
 	Stale    int               // tasks by a session that a later login has replaced
 	Tasks    int
+	fences   map[string]uint64 // the greatest that each account has logged in with
+	Late     int               // logins that came after a later one's, and were refused: by an instance that was cut off
 }
 
 // NewSite makes a site that nobody has visited.
 func NewSite() *Site {
-	return &Site{Logins: map[string]int{}, Current: map[string]string{}, active: map[string]int{}}
+	return &Site{Logins: map[string]int{}, Current: map[string]string{}, active: map[string]int{}, fences: map[string]uint64{}}
 }
 
 func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -34,6 +37,15 @@ func (s *Site) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch r.URL.Path {
 	case "/login":
+		// A login that was on its way while its instance was killed or lost the session can come after its successor's. Who
+		// keeps accounts can tell by the fence, and nobody else can.
+		fence, err := strconv.ParseUint(r.FormValue("fence"), 10, 64)
+		if err != nil || fence < s.fences[account] {
+			s.Late++
+			http.Error(w, "a later session has logged in", http.StatusConflict)
+			return
+		}
+		s.fences[account] = fence
 		s.serial++
 		s.Logins[account]++
 		session = fmt.Sprint(account, "-", s.serial)
