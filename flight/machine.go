@@ -207,7 +207,7 @@ func (m *machine[K, V]) leave(f *flight[K, V]) (cancel bool) {
 	}
 	f.orphan = true
 	m.orphans++
-	if m.opts.OnLastLeave == CancelLoad {
+	if m.opts.OnLastLeave == CancelLoad || f.solo { // nobody else could have what a solo load brings
 		f.abandoned = true
 		return true
 	}

@@ -253,6 +253,7 @@ func TestAgainstTwin(t *testing.T) {
 		// Those whom an unshareable value lets go come back in any order: without a budget that does not show.
 		{"no budget", twin{maxPending: 1024}, []string{"value", "value", "fail", "alone", "panic"}},
 		{"finish", twin{maxPending: 1024, finish: true, maxPerKey: 3}, []string{"value", "fail", "panic"}},
+		{"finish, unshareable", twin{maxPending: 1024, finish: true}, []string{"value", "alone", "fail", "panic"}},
 		{"budget", twin{conc: 3, maxPending: 2, maxFlights: 6, maxPerKey: 4, reserve: map[string]int{"y": 1}}, []string{"value", "value", "fail", "panic"}},
 	}
 	for _, v := range variants {

@@ -50,7 +50,8 @@ const (
 	// CancelLoad cancels the load's context. Who comes before the load has really ended waits for it to end and then
 	// gets a load of the next generation: a load that ignores its context never runs beside another of its key.
 	CancelLoad LeavePolicy = iota
-	// FinishLoad lets the load run to its end; who comes meanwhile joins it. For loads whose Fill is worth having.
+	// FinishLoad lets the load run to its end; who comes meanwhile joins it. For loads whose Fill is worth having. A load
+	// that runs for one caller alone (not shareable, With.Alone) is cancelled all the same.
 	FinishLoad
 )
 

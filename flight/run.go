@@ -155,6 +155,8 @@ func (g *Group[K, V]) outcome(err error, class Class) (outcome, bool) {
 // it: nil, NotShareable, or a failure. What the load returns afterwards changes nothing any more but its key and its
 // budget, which stay taken until then; its timeout no longer counts. ctx is the load's own or derived from it.
 //
+// A caller who runs the load in her own goroutine (see Do) has the result when the load returns.
+//
 // It answers how many callers it told. It answers false, and nothing happens, if the result has been told already (by an
 // earlier Deliver or by the timeout), or if ctx belongs to no load with values of type V.
 func Deliver[V any](ctx context.Context, val V, err error) (callers int, ok bool) {

@@ -216,7 +216,7 @@ func (t *twin) leave(c *tcaller) {
 		return
 	}
 	l.left = true
-	if !t.finish {
+	if !t.finish || l.solo {
 		l.abandoned = true
 		if l.heeds {
 			t.end(l, "ctx")

@@ -99,8 +99,15 @@ func (c *core) get(r *http.Request, key Key, ask func(*recorder, *http.Request) 
 	if c.opts.Class != nil {
 		with.Class = c.opts.Class(r)
 	}
+	ctx := r.Context()
+	if ctx.Done() == nil {
+		// Else the request would be made in this goroutine, which must read the response while it comes.
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		defer cancel()
+	}
 	for {
-		res, err := c.group.DoWith(r.Context(), key, with, func(ctx context.Context) (*stream, error) { return c.fetch(ctx, key, r, ask) })
+		res, err := c.group.DoWith(ctx, key, with, func(ctx context.Context) (*stream, error) { return c.fetch(ctx, key, r, ask) })
 		s := res.Value
 		if s == nil {
 			return nil, nil, err

@@ -779,3 +779,72 @@ func TestTransportErrorsBackOff(t *testing.T) {
 type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func TestOriginHearsThatAnUnshareableClientHasGone(t *testing.T) {
+	gone := make(chan struct{}, 10)
+	s := newSite(t, httpflight.Options{}, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		io.WriteString(w, "data: 1\n\n")
+		w.(http.Flusher).Flush()
+		<-r.Context().Done() // and says no more
+		gone <- struct{}{}
+	})
+	for range 2 { // the second time it is known not to be shareable
+		res, err := s.client.Get(s.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bufio.NewReader(res.Body).ReadString('\n'); err != nil {
+			t.Error(err)
+		}
+		res.Body.Close()
+		select {
+		case <-gone:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the origin was not told")
+		}
+	}
+	// Nor does a request for one alone go on when she leaves before there is a header.
+	s = newSite(t, httpflight.Options{}, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("wait") == "" && s.requests.Load() == 1 {
+			w.Header().Set("Cache-Control", "private")
+			return
+		}
+		<-r.Context().Done()
+		gone <- struct{}{}
+	})
+	s.get("/")
+	ctx, cancel := context.WithCancel(context.Background())
+	go s.do(ctx, "GET", "/")
+	s.until("asked", func() bool { return s.requests.Load() == 2 })
+	cancel()
+	select {
+	case <-gone:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the origin was not told")
+	}
+}
+
+func TestClosingABodyEndsItsReading(t *testing.T) {
+	c := httpflight.Transport(roundTripper(func(r *http.Request) (*http.Response, error) {
+		pr, pw := io.Pipe()
+		context.AfterFunc(r.Context(), func() { pw.CloseWithError(r.Context().Err()) })
+		return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}}, Body: pr, ContentLength: -1}, nil
+	}), httpflight.Options{})
+	res, err := c.RoundTrip(httptest.NewRequest("GET", "http://origin.test/", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := make(chan error)
+	go func() {
+		_, err := res.Body.Read(make([]byte, 1))
+		read <- err
+	}()
+	res.Body.Close()
+	if err := <-read; err == nil {
+		t.Error("read something")
+	}
+	if err := c.Close(context.Background()); err != nil { // the origin's side has ended too
+		t.Error(err)
+	}
+}

@@ -12,6 +12,7 @@ import (
 // Key is what equal requests have in common.
 type Key struct {
 	Method, Host, Path, Query string
+	Origin                    string // scheme and host that a Transport's request goes to
 	Headers                   string // names and values, each with its length before it
 	Principal                 string
 	Known                     bool // there is a principal, who may be ""
@@ -52,8 +53,11 @@ func (k *keyer) key(r *http.Request) (Key, bool) {
 		return Key{}, false
 	}
 	key := Key{Method: r.Method, Host: strings.ToLower(r.Host), Path: path(r.URL)}
-	if key.Host == "" {
-		key.Host = strings.ToLower(r.URL.Host) // of a request that is on its way out
+	if r.URL.Host != "" {
+		key.Origin = r.URL.Scheme + "://" + r.URL.Host
+		if key.Host == "" {
+			key.Host = strings.ToLower(r.URL.Host)
+		}
 	}
 	var ok bool
 	if key.Principal, key.Known = k.principal(r); !key.Known && k.credentials(h) {

@@ -42,9 +42,11 @@ type stream struct {
 }
 
 type reader struct {
-	s   *stream
-	pos int64
-	cut bool
+	s    *stream
+	pos  int64
+	cut  bool
+	gone chan struct{} // closed with the reader
+	over bool          // gone is closed
 }
 
 var (
@@ -71,7 +73,7 @@ func (s *stream) attach() *reader {
 	}
 	s.attached++
 	s.went()
-	r := &reader{s: s}
+	r := &reader{s: s, gone: make(chan struct{})}
 	s.readers[r] = struct{}{}
 	return r
 }
@@ -93,18 +95,33 @@ func (s *stream) await(n int) {
 		s.expected = 1
 	}
 	s.went()
+	s.unwanted() // her who was quick
 }
 
 // window is what is held of a body that one client reads: enough to keep both sides busy.
 const window, leanWindow = 128 << 10, 32 << 10
 
+// close ends the reading, also one that waits.
 func (r *reader) close() {
 	s := r.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if r.over {
+		return
+	}
+	r.over = true
+	close(r.gone)
 	delete(s.readers, r)
 	s.went()
 	s.release()
+	s.unwanted()
+}
+
+// unwanted cancels the origin's request when nobody reads and nobody can come any more. Under the lock.
+func (s *stream) unwanted() {
+	if !s.done && len(s.readers) == 0 && s.attached >= s.expected && (s.sole || s.base > 0) {
+		s.cancel(errNoReaders)
+	}
 }
 
 // release takes what an ended stream holds off the books when nobody reads it any more. Under the lock.
@@ -157,6 +174,8 @@ func (r *reader) next(ctx context.Context, wait func()) ([]byte, error) {
 		wait()
 		select {
 		case <-c:
+		case <-r.gone:
+			return nil, http.ErrBodyReadAfterClose
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}

@@ -123,18 +123,19 @@ func (s *stream) trailers() (names http.Header) {
 	return names
 }
 
-// body reads a stream as one response's body.
+// body reads a stream as one response's body. As with net/http's, Close may be called while a Read waits, and ends it.
 type body struct {
-	ctx    context.Context
-	s      *stream
-	rd     *reader
-	res    *http.Response
-	closed bool
+	ctx context.Context
+	s   *stream
+	rd  *reader
+	res *http.Response
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	if b.closed {
+	select {
+	case <-b.rd.gone:
 		return 0, http.ErrBodyReadAfterClose
+	default:
 	}
 	if len(p) == 0 {
 		return 0, nil
@@ -157,9 +158,6 @@ func (b *body) Read(p []byte) (int, error) {
 }
 
 func (b *body) Close() error {
-	if !b.closed {
-		b.closed = true
-		b.rd.close()
-	}
+	b.rd.close()
 	return nil
 }
