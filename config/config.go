@@ -30,8 +30,8 @@ type Config struct {
 	Rooms []Room `yaml:"rooms"`
 	// Gates in front of what is proxied: so many requests of one key at once. Read again on SIGHUP.
 	Gates []Gate `yaml:"gates"`
-	// Routes to the instance that owns a session. Not served by this build.
-	Routes Later `yaml:"routes"`
+	// Routes to the instance that owns a session.
+	Routes []Route `yaml:"routes"`
 	// The keeper of outbound connections. Not served by this build.
 	Keeper Later `yaml:"keeper"`
 	// Relays of events to other systems. Not served by this build.
@@ -259,6 +259,64 @@ type GateMatch struct {
 	Path string `yaml:"path" default:"/" example:"/checkout"`
 	// Methods that count, in capitals. None: all.
 	Methods []string `yaml:"methods" pattern:"[A-Z][A-Z-]{0,31}" patternhelp:"methods in capitals, as POST" example:"POST"`
+}
+
+// Route brings requests to the instance that has their session.
+type Route struct {
+	// Name of the route, in logs.
+	ID string `yaml:"id" required:"true" pattern:"[a-z0-9-]{1,64}" patternhelp:"1 to 64 of a-z 0-9 -" example:"browsers"`
+	// What the route serves; the longest path wins. Danger: a path that a room also matches is the route's, and nobody waits there.
+	Match []Match `yaml:"match"`
+	// Name that the instances have in common in the directory. Empty: the id.
+	Space string `yaml:"space" pattern:"[A-Za-z0-9_.-]{0,64}" patternhelp:"up to 64 of A-Z a-z 0-9 _ . -"`
+	// Where requests have their session's key. One of its keys at least; the first that a request has counts.
+	Key RouteKey `yaml:"key"`
+	// Instances that do not announce themselves by the service API.
+	Instances []RouteInstance `yaml:"instances"`
+	// How an instance's death is noticed.
+	Health RouteHealth `yaml:"health"`
+	// Most sessions of an instance that announces no limit of its own. 0: no limit.
+	MaxSessions int `yaml:"max_sessions" min:"0" max:"1000000"`
+	// Largest body that is kept to be sent a second time, and in which a key is looked for.
+	MaxReplay Size `yaml:"max_replay" default:"64KiB" min:"1KiB" max:"16MiB"`
+	// Shared with the instances, which see by it that a request comes from a gateway. Danger: empty, whoever reaches an instance can pretend to be one.
+	Secret Secret `yaml:"secret" min:"16"`
+}
+
+// RouteKey says where a session's key is.
+type RouteKey struct {
+	// Name of a header.
+	Header string `yaml:"header" example:"X-Account"`
+	// Name of a cookie.
+	Cookie string `yaml:"cookie" example:"account"`
+	// Path with one segment {key}, and all below it.
+	Path string `yaml:"path" example:"/accounts/{key}"`
+	// Name of a query parameter.
+	Query string `yaml:"query" example:"account"`
+	// Field of a JSON body, nested by dots.
+	JSON string `yaml:"json" example:"user.account"`
+}
+
+// RouteInstance is an instance that does not announce itself.
+type RouteInstance struct {
+	// The name that it claims by.
+	ID string `yaml:"id" required:"true" pattern:"[A-Za-z0-9_.:-]{1,128}" patternhelp:"1 to 128 of A-Z a-z 0-9 _ . : -" example:"b-1"`
+	// Its address.
+	Addr string `yaml:"addr" required:"true" example:"http://10.0.0.7:3000"`
+	// Most sessions. 0: the route's max_sessions.
+	MaxSessions int `yaml:"max_sessions" min:"0" max:"1000000"`
+}
+
+// RouteHealth says how death is noticed.
+type RouteHealth struct {
+	// Path of the probe. It must not wait for sessions.
+	Path string `yaml:"path" default:"/health/live"`
+	// Between two probes.
+	Every time.Duration `yaml:"every" default:"1s" min:"100ms" max:"1m"`
+	// How long a probe may take.
+	Timeout time.Duration `yaml:"timeout" default:"1s" min:"50ms" max:"1m"`
+	// An instance that answered no probe for so long is dead; one that refuses connections is at once. Danger: too short, a pause of a busy instance costs its sessions.
+	FailAfter time.Duration `yaml:"fail_after" default:"5s" min:"500ms" max:"10m"`
 }
 
 // Later holds a section that is documented but not served by this build; it

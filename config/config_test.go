@@ -182,6 +182,8 @@ func TestProblemsSayWhereWhatAndHow(t *testing.T) {
 			`usher.yaml:4:23: rooms[0].instances.source: kubernetes is not in this build yet`},
 		{"gate key", "gates: [{id: a, match: [{path: /x}], permits: 2, key: 'header:'}]\n",
 			`usher.yaml:1:55: gates[0].key: "header:" is not allowed; use all, ip, path, header:NAME, cookie:NAME or query:NAME`},
+		{"gate by a header of ours", "gates: [{id: a, match: [{path: /x}], permits: 2, key: 'header:X-Usher-Ticket-Id'}]\n",
+			`usher.yaml:1:55: gates[0].key: "header:X-Usher-Ticket-Id" is written after the gates: here it is what the visitor made up; count by ip`},
 		{"gate nowhere", "gates:\n- {id: a, permits: 2}\n",
 			`usher.yaml:2:3: gates[0].match: is missing; say where the gate stands: match: [{path: /checkout}]`},
 		{"gate of no permits", "gates:\n- {id: a, match: [{path: /x}], permits: 0}\n",

@@ -18,7 +18,7 @@ func (k *checker) notYet() {
 	for _, s := range []struct {
 		path    string
 		section Later
-	}{{"routes", k.c.Routes}, {"keeper", k.c.Keeper}, {"relay", k.c.Relay}} {
+	}{{"keeper", k.c.Keeper}, {"relay", k.c.Relay}} {
 		if s.section.Set() {
 			k.add(s.path, "is not in this build yet", wait)
 		}

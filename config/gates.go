@@ -18,6 +18,9 @@ func (k *checker) gates() {
 		if len(g.Match) == 0 {
 			k.add(at+".match", "is missing", "say where the gate stands: match: [{path: /checkout}]")
 		}
+		if name, ok := strings.CutPrefix(strings.ToLower(g.Key), "header:"); ok && strings.HasPrefix(strings.ReplaceAll(name, "_", "-"), "x-usher-") {
+			k.add(at+".key", fmt.Sprintf("%q is written after the gates: here it is what the visitor made up", g.Key), "count by ip, or by a header or cookie of the site")
+		}
 		for j, m := range g.Match {
 			path := fmt.Sprintf("%s.match[%d]", at, j)
 			k.host(path+".host", m.Host)

@@ -22,6 +22,7 @@ func (c *Config) check() Problems {
 	k.secrets()
 	k.rooms()
 	k.gates()
+	k.routes()
 	return k.probs
 }
 

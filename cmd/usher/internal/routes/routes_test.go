@@ -13,6 +13,7 @@ import (
 	"github.com/ushergo/usher/affinity"
 	"github.com/ushergo/usher/affinity/gateway"
 	"github.com/ushergo/usher/cmd/usher/internal/routes"
+	"github.com/ushergo/usher/config"
 	"github.com/ushergo/usher/engine/memory"
 )
 
@@ -35,9 +36,9 @@ func TestRoutes(t *testing.T) {
 	srv.Start()
 	defer owner.Close()
 	defer srv.Close()
-	r, err := routes.New([]routes.Options{{
-		ID: "browsers", Match: []routes.Match{{Host: "app.test", Path: "/accounts"}}, Key: routes.Key{Path: "/accounts/{key}"}, Secret: secret,
-		Instances: []routes.Instance{{ID: "b-1", Addr: srv.Listener.Addr().String()}},
+	r, err := routes.New([]config.Route{{
+		ID: "browsers", Match: []config.Match{{Host: "app.test", Path: "/accounts"}}, Key: config.RouteKey{Path: "/accounts/{key}"}, Secret: config.NewSecret(secret),
+		Instances: []config.RouteInstance{{ID: "b-1", Addr: srv.Listener.Addr().String()}},
 	}}, d, log)
 	if err != nil {
 		t.Fatal(err)
@@ -60,13 +61,13 @@ func TestRoutes(t *testing.T) {
 	if r.Stats()["browsers"].Requests != 2 {
 		t.Errorf("%+v", r.Stats())
 	}
-	for says, wrong := range map[string]routes.Options{
-		"match":  {ID: "x", Key: routes.Key{Query: "a"}},
-		"Key":    {ID: "x", Match: []routes.Match{{}}},
-		"Static": {ID: "x", Match: []routes.Match{{}}, Key: routes.Key{Query: "a"}, Instances: []routes.Instance{{ID: "a", Addr: "ftp://x"}}},
-		"Secret": {ID: "x", Match: []routes.Match{{}}, Key: routes.Key{Query: "a"}, Secret: "short"},
+	for says, wrong := range map[string]config.Route{
+		"match":  {ID: "x", Key: config.RouteKey{Query: "a"}},
+		"Key":    {ID: "x", Match: []config.Match{{}}},
+		"Static": {ID: "x", Match: []config.Match{{}}, Key: config.RouteKey{Query: "a"}, Instances: []config.RouteInstance{{ID: "a", Addr: "ftp://x"}}},
+		"Secret": {ID: "x", Match: []config.Match{{}}, Key: config.RouteKey{Query: "a"}, Secret: config.NewSecret("short")},
 	} {
-		if _, err := routes.New([]routes.Options{wrong}, d, log); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "routes[0]") {
+		if _, err := routes.New([]config.Route{wrong}, d, log); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "routes[0]") {
 			t.Errorf("%s: %v", says, err)
 		}
 	}

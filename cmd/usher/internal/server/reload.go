@@ -74,6 +74,7 @@ func needRestart(old, cfg *config.Config) []string {
 	differ("keys", old.Keys, cfg.Keys)
 	differ("node", old.Node, cfg.Node)
 	differ("trusted_proxies", old.TrustedProxies, cfg.TrustedProxies)
+	differ("routes", old.Routes, cfg.Routes)
 	differ("egress", old.Egress, cfg.Egress)
 	return out
 }

@@ -17,6 +17,8 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/ushergo/usher/affinity/gateway"
+	"github.com/ushergo/usher/cmd/usher/internal/routes"
 	"github.com/ushergo/usher/config"
 	"github.com/ushergo/usher/engine/memory"
 	"github.com/ushergo/usher/room"
@@ -51,6 +53,7 @@ type Server struct {
 	keys   *token.Keys
 	token  config.Secret
 	gates  *gates
+	routes *routes.Routes
 	front  *web.Server
 	traces *sdktrace.TracerProvider
 
@@ -152,6 +155,12 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	if err != nil {
 		return err
 	}
+	// The directory of sessions lives as long as the node; owners hear of a restart and close their sessions.
+	directory := memory.NewDirectory(nil)
+	services.Handle("/svc/v1/affinity/", gateway.API(directory))
+	if s.routes, err = routes.New(s.cfg.Routes, directory, s.log); err != nil {
+		return err
+	}
 
 	background, stop := context.WithCancel(context.Background())
 	s.stopBackground = stop
@@ -160,7 +169,7 @@ func (s *Server) up(ctx context.Context, opts options) error {
 			s.log.Error("the keys could not be read again; those in use stay", "err", err)
 		})
 	})
-	s.serve(s.public, s.front.Public())
+	s.serve(s.public, s.routes.Handler(s.front.Public()))
 	s.serve(s.admin, services.Mount(s.front.Admin()))
 	return nil
 }

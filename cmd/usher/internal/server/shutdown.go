@@ -69,6 +69,9 @@ func (s *Server) down() error {
 		s.stopBackground()
 	}
 	s.background.Wait()
+	if s.routes != nil {
+		s.routes.Close()
+	}
 	if s.gates != nil {
 		if err := s.gates.close(); err != nil {
 			errs = append(errs, fmt.Errorf("closing the gates: %w", err))

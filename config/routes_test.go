@@ -1,0 +1,44 @@
+package config_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ushergo/usher/config"
+)
+
+func TestRoutes(t *testing.T) {
+	c, err := config.Parse([]byte(`
+routes:
+  - id: browsers
+    match: [{host: app.test, path: /accounts}]
+    key: {path: "/accounts/{key}", json: user.account}
+    instances: [{id: b-1, addr: "10.0.0.7:3000", max_sessions: 3}]
+    health: {fail_after: 8s}
+    secret: sixteen-characters-at-least
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := c.Routes[0]
+	if r.Health.FailAfter != 8*time.Second || r.Health.Path != "/health/live" || r.MaxReplay != 64<<10 || r.Instances[0].MaxSessions != 3 {
+		t.Errorf("%+v", r)
+	}
+	for text, says := range map[string]string{
+		"routes: [{match: [{path: /}], key: {query: a}}]":                                                       "routes[0].id: is missing",
+		"routes: [{id: a, key: {query: a}}]":                                                                    "routes[0].match: is missing",
+		"routes: [{id: a, match: [{path: /}]}]":                                                                 "routes[0].key: is missing",
+		"routes: [{id: a, match: [{path: x}], key: {query: a}}]":                                                "routes[0].match[0].path",
+		"routes: [{id: a, match: [{path: /}], key: {path: /a}}]":                                                "routes[0].key.path",
+		"routes: [{id: a, match: [{path: /}], key: {query: a}, secret: short}]":                                 "routes[0].secret",
+		"routes: [{id: a, match: [{path: /}], key: {query: a}, health: {every: 1ms}}]":                          "routes[0].health.every",
+		"routes: [{id: a, match: [{path: /}], key: {query: a}, instances: [{id: x, addr: 'ftp://y'}]}]":         "routes[0].instances[0].addr",
+		"routes: [{id: a, match: [{path: /}], key: {query: a}}, {id: a, match: [{path: /b}], key: {query: a}}]": "routes[1].id",
+		"routes: [{id: a, match: [{path: /}], key: {query: a}, instance: []}]":                                  "instances",
+	} {
+		if _, err := config.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s\ngot %v, want %s", text, err, says)
+		}
+	}
+}
