@@ -15,7 +15,8 @@ help: ## what can be made
 
 .PHONY: run
 run: ## the demonstration: a cinema, a crowd, a waiting room
-	go run ./cmd/usher demo
+	@go build -o .cache/usher ./cmd/usher
+	@exec .cache/usher demo
 
 .PHONY: check
 check: ## formatting, vet, staticcheck, generated files, arrows, other modules, race tests

@@ -138,19 +138,11 @@ func (d *demo) closeSite() {
 
 // openUsher starts Usher in front of the cinema and waits until it answers.
 func (d *demo) openUsher(ctx context.Context, dir string, start Starter) error {
-	public, note, err := freeAddr("listen", d.opt.Listen)
+	public, admin, notes, err := freeAddrs(d.opt.Listen, d.opt.Admin)
 	if err != nil {
 		return err
 	}
-	admin, note2, err := freeAddr("admin-listen", d.opt.Admin)
-	if err != nil {
-		return err
-	}
-	for _, n := range []string{note, note2} {
-		if n != "" {
-			d.state.Notes = append(d.state.Notes, n)
-		}
-	}
+	d.state.Notes = notes
 	token := rand.Text()
 	d.state.TokenFile = filepath.Join(dir, "admin-token")
 	data := filepath.Join(dir, "usher")
@@ -311,7 +303,8 @@ func (d *demo) greet() {
 	fmt.Fprintf(d.t.Out, "usher demo: a cinema with %d visitors, of whom %d may be inside at once. Ctrl-C ends it.\n\n", d.opt.Visitors, d.opt.Active)
 	fmt.Fprintf(d.t.Out, "  open this  %s   and wait in line with the crowd\n", s.Look)
 	fmt.Fprintf(d.t.Out, "  the site   %s   behind the room, unprotected\n", s.Site)
-	fmt.Fprintf(d.t.Out, "  dashboard  curl -H \"Authorization: Bearer $(cat %s)\" %s/admin/v1/dashboard\n", s.TokenFile, s.Admin)
+	fmt.Fprintf(d.t.Out, "  dashboard  %s/   for operators; it asks for the token in\n", s.Admin)
+	fmt.Fprintf(d.t.Out, "             %s\n", s.TokenFile)
 	for _, n := range s.Notes {
 		fmt.Fprintf(d.t.Out, "  note       %s\n", n)
 	}

@@ -134,7 +134,7 @@ func TestRunFromStartToCtrlC(t *testing.T) {
 		t.Fatal(err)
 	}
 	text := out.all.String()
-	for _, want := range []string{"is taken, so this uses", "open this  http://127.0.0.1:", "dashboard  curl", "entered 1  admitted 1  left 0  abandoned 1  no-shows 1", "violations", "files are removed"} {
+	for _, want := range []string{"is taken, so this uses", "open this  http://127.0.0.1:", "dashboard  http://127.0.0.1:", "/admin-token\n", "entered 1  admitted 1  left 0  abandoned 1  no-shows 1", "violations", "files are removed"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

@@ -169,7 +169,8 @@ func (p painter) addresses(s State) []row {
 	rows := []row{
 		{{"  open this  ", dim}, {s.Look, link}, {"  and wait in line with the crowd", dim}},
 		{{"  the site   ", dim}, {s.Site, link}, {"  behind the room, unprotected", dim}},
-		{{"  dashboard  ", dim}, {s.Admin + "/admin/v1/dashboard", link}, {"  token in " + s.TokenFile, dim}},
+		{{"  dashboard  ", dim}, {s.Admin + "/", link}, {"  for operators; it asks for the token in", dim}},
+		p.token(s.TokenFile),
 	}
 	if s.Guests != "" {
 		rows = append(rows, row{{"  guests     ", dim}, {s.Guests, good}, {"  not of the crowd: you?", dim}})
@@ -180,30 +181,54 @@ func (p painter) addresses(s State) []row {
 	return append(rows, row{})
 }
 
+// token is the path of the file, so that none of it is cut where it can be helped.
+func (p painter) token(path string) row {
+	const indent = "             "
+	if free := p.width - len([]rune(path)); free < len(indent) {
+		return row{{indent[:max(0, free)], plain}, {path, plain}}
+	}
+	return row{{indent, plain}, {path, plain}}
+}
+
+// figure is a number with what it counts.
+type figure struct {
+	n    int64
+	what string
+}
+
+// flow writes figures behind a label, in as many lines as they take.
+func (p painter) flow(label string, figures ...figure) []row {
+	label = pad("  "+label, 13)
+	var rows []row
+	r, used := row{{label, dim}}, len(label)
+	for i, f := range figures {
+		n := strconv.FormatInt(f.n, 10)
+		width := len(n) + 1 + len(f.what)
+		if i > 0 {
+			if used+3+width > p.width && used > len(label) {
+				rows = append(rows, r)
+				r, used = row{{pad("", len(label)), plain}}, len(label)
+			} else {
+				r, used = append(r, span{" · ", dim}), used+3
+			}
+		}
+		r, used = append(r, span{n, plain}, span{" " + f.what, dim}), used+width
+	}
+	return append(rows, r)
+}
+
 func (p painter) totals(s State) []row {
 	c := s.Counts
-	r := row{{"  so far     ", dim}}
-	for i, f := range []struct {
-		n    int
-		what string
-	}{{c.Entered, "entered"}, {c.Claimed, "came in"}, {c.Left, "left"}, {c.Abandoned, "vanished"}, {c.NoShow, "no-shows"}, {s.SeatsLeft, "seats on sale"}} {
-		if i > 0 {
-			r = append(r, span{" · ", dim})
-		}
-		r = append(r, span{strconv.Itoa(f.n), plain}, span{" " + f.what, dim})
-	}
-	return []row{r}
+	return p.flow("so far", figure{int64(c.Entered), "entered"}, figure{int64(c.Claimed), "came in"}, figure{int64(c.Left), "left"},
+		figure{int64(c.Abandoned), "vanished"}, figure{int64(c.NoShow), "no-shows"}, figure{int64(s.SeatsLeft), "seats on sale"})
 }
 
 func (p painter) tempers(s State) []row {
-	r := row{{"  the crowd  ", dim}}
+	var all []figure
 	for i := range s.Crowd.ByTemper {
-		if i > 0 {
-			r = append(r, span{" · ", dim})
-		}
-		r = append(r, span{strconv.FormatInt(s.Crowd.ByTemper[i].Here, 10), plain}, span{" " + crowd.Temper(i).String(), dim})
+		all = append(all, figure{s.Crowd.ByTemper[i].Here, crowd.Temper(i).String()})
 	}
-	return []row{r}
+	return p.flow("the crowd", all...)
 }
 
 // watch says what the crowd itself saw of the room's promises.
@@ -214,8 +239,8 @@ func (p painter) watch(s State) []row {
 		rows = append(rows, row{{"  watch      ", dim}, {fmt.Sprintf("%d violations: seq %d, place %d, back %d, lost %d, early %d",
 			n, v.SeqChanged, v.PlaceRose, v.WentBack, v.LostPlace, v.ServedEarly), bad}})
 	} else {
-		rows = append(rows, row{{"  watch      ", dim}, {"no place lost, none rose, nobody served early", good},
-			{fmt.Sprintf("   (%d requests, %d reloads)", s.Crowd.Requests, s.Crowd.Reloads), dim}})
+		rows = append(rows, row{{"  watch      ", dim}, {"no place lost, none rose, none served early", good},
+			{fmt.Sprintf("  (%d requests)", s.Crowd.Requests), dim}})
 	}
 	if n := s.Crowd.Failed; n > 0 {
 		rows = append(rows, row{{"  failed     ", dim}, {fmt.Sprintf("%d visitors did not get through", n), bad}, {"  see below", dim}})

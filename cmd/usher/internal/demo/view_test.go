@@ -65,9 +65,27 @@ func TestViewFitsEveryWindow(t *testing.T) {
 func TestViewShowsWhatMatters(t *testing.T) {
 	big := strings.Join(Render(sample(), 100, 40, Look{}), "\n")
 	for _, want := range []string{"WAITING", "INSIDE", "ADMITTED", "SEATS SOLD", "http://127.0.0.1:8080/premiere", "http://127.0.0.1:41231",
-		"admin/v1/dashboard", "admin-token", "236", "70 s", "36 refresher", "no place lost", "2 no-shows", "4 vanished", "#129 patient"} {
+		"http://127.0.0.1:8081/ ", "admin-token", "236", "70 s", "36 refresher", "no place lost", "2 no-shows", "4 vanished", "#129 patient"} {
 		if !strings.Contains(escapes.ReplaceAllString(big, ""), want) {
 			t.Errorf("no %q in\n%s", want, big)
+		}
+	}
+	// The usual window cuts nothing.
+	s := sample()
+	s.TokenFile = "/tmp/usher-demo-1234567890/admin-token"
+	s.Notes = []string{"port 8080 is taken, so this uses 8082 (or choose by --admin-listen)"}
+	s.Counts.Entered, s.Counts.Claimed, s.Counts.Left, s.Counts.Abandoned, s.Crowd.Requests = 14020, 11520, 9670, 1234, 812345
+	cut, whole := Render(s, 80, 24, Look{}), Render(s, 300, 24, Look{})
+	strip := func(lines []string) string {
+		text := strings.NewReplacer("·", "").Replace(escapes.ReplaceAllString(strings.Join(lines, " "), ""))
+		return strings.Join(strings.Fields(regexp.MustCompile(`[▁▂▃▄▅▆▇█░]|\d\d:\d\d:\d\d.*`).ReplaceAllString(text, "")), " ")
+	}
+	if strip(cut) != strip(whole) {
+		t.Errorf("cut at 80×24:\n%s\n%s", strip(cut), strip(whole))
+	}
+	for _, l := range cut {
+		if bare := strings.TrimRight(escapes.ReplaceAllString(l, ""), " "); strings.HasSuffix(bare, "·") {
+			t.Errorf("a separator without what it separates: %q", bare)
 		}
 	}
 	// A low window keeps the figures and the address, and drops the rest.
