@@ -185,10 +185,14 @@ func (s *site) free() {
 	s.inside = nil
 }
 
-// widen lets everybody in.
-func (s *site) widen() {
+// widen lets everybody in; narrow nobody, for now.
+func (s *site) widen()  { s.limit(100) }
+func (s *site) narrow() { s.limit(1) }
+
+func (s *site) limit(active int64) {
+	s.t.Helper()
 	c := room.DefaultConfig("premiere")
-	c.Capacity.Active = 100
+	c.Capacity.Active = active
 	if _, err := s.rooms.Configure(s.t.Context(), c, 0); err != nil {
 		s.t.Error(err)
 	}
@@ -265,7 +269,7 @@ func TestUsherJS(t *testing.T) {
 	s := start(t, time.Minute)
 	p := between(t, s.addr)
 	node(t, map[string]func(){
-		"free": s.widen, "kill": s.kill, "back": s.back,
+		"free": s.widen, "narrow": s.narrow, "kill": s.kill, "back": s.back,
 		"all":       func() { p.set("", false) },
 		"no ws":     func() { p.set("/v1/stomp", false) },
 		"no sse":    func() { p.set("/v1/stomp /events", false) },

@@ -120,5 +120,24 @@ await check('an app outlives three crashes with its place, and gets in', async (
   await p.waitForSelector('#shop', { timeout: 60000 });
 });
 
+await check('the waiting page outlives three crashes with its place, and goes on', async (c) => {
+  await wish('narrow');
+  const p = await c.newPage();
+  await p.goto(base + '/wait/premiere?next=/blank');
+  await p.evaluate(() => { window.mark = 1; });
+  const cookie = (await c.cookies())[0].value;
+  for (let i = 0; i < 3; i++) {
+    await wish('kill');
+    await sleep(1000);
+    await wish('back');
+    await sleep(1500);
+  }
+  assert(await p.evaluate(() => window.mark) === 1, 'it was loaded again');
+  assert((await c.cookies())[0].value === cookie, 'another ticket');
+  assert(p.url().includes('/wait/premiere'), 'it did not wait');
+  await wish('free');
+  await p.waitForURL('**/blank', { timeout: 60000 });
+});
+
 await browser.close();
 process.exit(0);
