@@ -42,7 +42,7 @@ test: install-tools ## install what the tests need, then every test against real
 
 .PHONY: soak
 soak: install-tools ## the long versions of the kill and chaos tests
-	@USHER_TEST_ALL=1 USHER_SOAK=1 $(TESTCOUNT) -timeout 4h -run 'Soak|Kill|Chaos' ./...
+	@USHER_TEST_ALL=1 USHER_SOAK=1 $(TESTCOUNT) . $(MODULES) -- -timeout 4h -run 'Soak|Kill|Chaos' ./...
 
 .PHONY: bench
 bench: install-tools ## ratios against peers, into bench/RESULTS.md

@@ -59,8 +59,7 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, key string, b 
 			pr.Out.URL.Scheme, pr.Out.URL.Host = "http", "instance" // RoundTrip says which
 			pr.Out.URL.RawQuery = pr.In.URL.RawQuery
 			pr.Out.Host = pr.In.Host
-			pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
-			pr.SetXForwarded()
+			Forward(pr)
 			if !upgrades {
 				delete(pr.Out.Header, "Upgrade")
 				delete(pr.Out.Header, "Connection")
@@ -90,6 +89,18 @@ func (g *Gateway) forward(w http.ResponseWriter, r *http.Request, key string, b 
 			r.Body = io.NopCloser(bytes.NewReader(b.kept))
 		}
 		g.self.serve(w, r, call{key: key}, func(affinity.Row) { g.fail(w, r, errGaveUp) })
+	}
+}
+
+// Forward writes the X-Forwarded-* of a request to an instance or its service: what there is was said by somebody who is
+// believed, for everything else has been dropped at the entrance.
+func Forward(pr *httputil.ProxyRequest) {
+	pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"]
+	pr.SetXForwarded()
+	for _, name := range []string{"X-Forwarded-Host", "X-Forwarded-Proto"} {
+		if said := pr.In.Header[name]; len(said) > 0 {
+			pr.Out.Header[name] = said
+		}
 	}
 }
 

@@ -44,6 +44,9 @@ type Options struct {
 	HeaderTimeout time.Duration
 	// Transport sends to instances; default: one with many idle connections, that goes through no proxy.
 	Transport http.RoundTripper
+	// Trusted says whether a request comes from a proxy whose X-Forwarded-* are believed; from others they are dropped and
+	// made anew. Default: nobody's are.
+	Trusted func(*http.Request) bool
 	// Next answers requests without a key; default: 400.
 	Next http.Handler
 	// Logger: default nobody.
@@ -168,6 +171,7 @@ func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	strip(r.Header)
+	g.distrust(r)
 	key, b, err := g.opts.Key.find(r, g.opts.MaxReplay)
 	if err != nil {
 		if errors.Is(err, errNoKey) && g.opts.Next != nil {
@@ -193,4 +197,20 @@ func target(addr string) (*url.URL, error) {
 		return nil, errors.New("gateway: not an http address: " + addr)
 	}
 	return &url.URL{Scheme: u.Scheme, Host: u.Host}, nil
+}
+
+// distrust takes out of a stranger's request what only proxies say.
+func (g *Gateway) distrust(r *http.Request) {
+	if g.opts.Trusted == nil || !g.opts.Trusted(r) {
+		dropForwarded(r.Header)
+	}
+}
+
+func dropForwarded(h http.Header) {
+	for name := range h {
+		switch strings.ReplaceAll(strings.ToLower(name), "_", "-") {
+		case "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "forwarded":
+			delete(h, name)
+		}
+	}
 }

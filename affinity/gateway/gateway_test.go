@@ -397,3 +397,26 @@ func TestLoopsEnd(t *testing.T) { // cases/affinity 8
 		t.Errorf("%d %v, asked %d times", code, err, asked.Load())
 	}
 }
+
+func TestForwardedHeadersOfStrangersAreDropped(t *testing.T) { // cases/affinity 8
+	d := memory.NewDirectory(nil)
+	here(t, d, "a", nil)
+	_, open := before(t, d, func(o *gateway.Options) { o.Trusted = func(*http.Request) bool { return true } })
+	_, shut := before(t, d, nil)
+	announced(t, d, 1)
+	for url, want := range map[string]string{open.URL: "203.0.113.9, 127.0.0.1 https", shut.URL: "127.0.0.1 http"} {
+		req, _ := http.NewRequest("GET", url+"/?account=1", nil)
+		req.Header.Set("X-Forwarded-For", "203.0.113.9")
+		req.Header.Set("X-Forwarded-Proto", "https")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var a answer
+		err = json.NewDecoder(res.Body).Decode(&a)
+		res.Body.Close()
+		if got := a.Header.Get("X-Forwarded-For") + " " + a.Header.Get("X-Forwarded-Proto"); err != nil || got != want {
+			t.Errorf("got %q, want %q; %v", got, want, err)
+		}
+	}
+}

@@ -41,6 +41,9 @@ func Owned[S any](o *affinity.Owner[S], app App[S], opts OwnedOptions) http.Hand
 		}
 		c, ok := readCall(r.Header, in.secret)
 		strip(r.Header)
+		if !ok {
+			dropForwarded(r.Header)
+		}
 		if !ok && opts.Key != (Key{}) {
 			key, _, err := opts.Key.find(r, 64<<10)
 			if err == nil {
@@ -103,6 +106,7 @@ func (p *PeerHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		g.self.answer(w, r, c)
 		return
 	}
+	g.distrust(r)
 	key, b, err := g.opts.Key.find(r, g.opts.MaxReplay)
 	if err != nil {
 		if errors.Is(err, errNoKey) && g.opts.Next != nil {

@@ -195,7 +195,7 @@ func (s *Sidecar) proxy(fence uint64, look func(*http.Response) error) *httputil
 			pr.SetURL(s.app)
 			pr.Out.Host = pr.In.Host
 			pr.Out.URL.RawQuery = pr.In.URL.RawQuery
-			pr.Out.Header["X-Forwarded-For"] = pr.In.Header["X-Forwarded-For"] // the gateway's, who wrote it anew
+			gateway.Forward(pr)
 			pr.Out.Header.Del("Usher-Fence")
 			pr.Out.Header.Del(header)
 			if fence != 0 {

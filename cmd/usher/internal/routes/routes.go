@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/ushergo/usher/affinity"
@@ -24,8 +26,8 @@ type route struct {
 	g  *gateway.Gateway
 }
 
-// New makes the routes, on one directory.
-func New(opts []config.Route, directory affinity.Store, log *slog.Logger) (*Routes, error) {
+// New makes the routes, on one directory. trusted are the networks whose X-Forwarded-* are believed.
+func New(opts []config.Route, trusted []netip.Prefix, directory affinity.Store, log *slog.Logger) (*Routes, error) {
 	r := &Routes{}
 	for i, o := range opts {
 		if o.Space == "" {
@@ -34,6 +36,10 @@ func New(opts []config.Route, directory affinity.Store, log *slog.Logger) (*Rout
 		g := gateway.Options{
 			Space: o.Space, Directory: directory, Key: gateway.Key(o.Key), Secret: o.Secret.Reveal(), Health: gateway.Health(o.Health),
 			MaxReplay: int64(o.MaxReplay), MaxSessions: o.MaxSessions, Logger: log.With("route", o.ID),
+			Trusted: func(req *http.Request) bool {
+				peer, err := netip.ParseAddrPort(req.RemoteAddr)
+				return err == nil && slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(peer.Addr().Unmap()) })
+			},
 		}
 		for _, in := range o.Instances {
 			g.Static = append(g.Static, affinity.Instance{Owner: affinity.Identity{Instance: in.ID}, Addr: in.Addr, Max: in.MaxSessions})

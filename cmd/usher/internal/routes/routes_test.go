@@ -39,7 +39,7 @@ func TestRoutes(t *testing.T) {
 	r, err := routes.New([]config.Route{{
 		ID: "browsers", Match: []config.Match{{Host: "app.test", Path: "/accounts"}}, Key: config.RouteKey{Path: "/accounts/{key}"}, Secret: config.NewSecret(secret),
 		Instances: []config.RouteInstance{{ID: "b-1", Addr: srv.Listener.Addr().String()}},
-	}}, d, log)
+	}}, nil, d, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func TestRoutes(t *testing.T) {
 		"Static": {ID: "x", Match: []config.Match{{}}, Key: config.RouteKey{Query: "a"}, Instances: []config.RouteInstance{{ID: "a", Addr: "ftp://x"}}},
 		"Secret": {ID: "x", Match: []config.Match{{}}, Key: config.RouteKey{Query: "a"}, Secret: config.NewSecret("short")},
 	} {
-		if _, err := routes.New([]config.Route{wrong}, d, log); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "routes[0]") {
+		if _, err := routes.New([]config.Route{wrong}, nil, d, log); err == nil || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "routes[0]") {
 			t.Errorf("%s: %v", says, err)
 		}
 	}

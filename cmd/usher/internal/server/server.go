@@ -158,7 +158,7 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	// The directory of sessions lives as long as the node; owners hear of a restart and close their sessions.
 	directory := memory.NewDirectory(nil)
 	services.Handle("/svc/v1/affinity/", gateway.API(directory))
-	if s.routes, err = routes.New(s.cfg.Routes, directory, s.log); err != nil {
+	if s.routes, err = routes.New(s.cfg.Routes, s.cfg.TrustedProxies, directory, s.log); err != nil {
 		return err
 	}
 
