@@ -33,8 +33,8 @@ func Forward(w http.ResponseWriter, r *http.Request) {
 	f.g.proxy.forward(f)
 }
 
-// Refuse answers a request that Options.BeforeOrigin got by problem+json with a stable code, or by a page where a person
-// would see it. A ticket that was just given out is told all the same, so that the next try finds it.
+// Refuse answers a request that Options.BeforeOrigin got by problem+json with a stable code; a person who may try again
+// after retry sees a page instead. A ticket that was just given out is told all the same, so that the next try finds it.
 func Refuse(w http.ResponseWriter, r *http.Request, status int, code, detail string, retry time.Duration) {
 	f := heldOf(r)
 	if r.Context().Err() != nil {
@@ -45,15 +45,12 @@ func Refuse(w http.ResponseWriter, r *http.Request, status int, code, detail str
 		w.Header().Add("Set-Cookie", line)
 	}
 	p := &problem{status: status, code: code, detail: detail, retry: retry}
-	if status < 500 || !wantsPage(r) {
+	if retry <= 0 || !wantsPage(r) {
 		p.write(w)
 		return
 	}
-	next := ""
-	if isSafe(r.Method) {
-		next = r.URL.RequestURI()
-	}
-	f.g.s.refusalPage(w, r, f.entry, f.client.host, p, next, Prefix)
+	f.w, f.r = w, r
+	f.g.s.originPage(f, p)
 }
 
 // VisitorAddr is who sends a request that Options.BeforeOrigin got, as far as TrustedProxies say so: an IPv4 address or an IPv6 /64.

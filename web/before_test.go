@@ -57,6 +57,8 @@ func TestBeforeOrigin(t *testing.T) {
 	b := s.browser() // whose ticket is given out by the request that is refused
 	if r := b.open("/premiere"); r.status != 429 || len(r.header["Set-Cookie"]) == 0 {
 		t.Fatalf("%d %v", r.status, r.header)
+	} else if !strings.Contains(string(r.body), `data-state="origin"`) || r.header.Get("Retry-After") != "2" {
+		t.Errorf("a person sees %v %.300s", r.header, r.body)
 	}
 	refuse.Store(false)
 	b.open("/premiere").is(t, 200, "")
