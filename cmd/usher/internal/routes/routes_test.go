@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/ushergo/usher/affinity"
 	"github.com/ushergo/usher/affinity/gateway"
 	"github.com/ushergo/usher/cmd/usher/internal/routes"
@@ -60,6 +62,11 @@ func TestRoutes(t *testing.T) {
 	}
 	if r.Stats()["browsers"].Requests != 2 {
 		t.Errorf("%+v", r.Stats())
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(r)
+	if got, err := reg.Gather(); err != nil || len(got) != 7 {
+		t.Errorf("%v %v", got, err)
 	}
 	for says, wrong := range map[string]config.Route{
 		"match":  {ID: "x", Key: config.RouteKey{Query: "a"}},

@@ -161,6 +161,7 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	if s.routes, err = routes.New(s.cfg.Routes, s.cfg.TrustedProxies, directory, s.log); err != nil {
 		return err
 	}
+	registry.MustRegister(s.routes)
 
 	background, stop := context.WithCancel(context.Background())
 	s.stopBackground = stop
