@@ -141,7 +141,7 @@ func TestOrigins(t *testing.T) { // cases/room 14, 16
 		t.Run(p.name, func(t *testing.T) {
 			u, stranger := startUsher(t), startUsher(t)
 			started := time.Now()
-			url := p.start(t, u.jwks())
+			url := p.start(t, "premiere", u.jwks())
 			const header = "X-Usher-Token"
 			good := u.admit(t, "premiere", 0, 5*time.Minute)
 			hs256 := func(private ed25519.PrivateKey, input []byte) []byte {
@@ -271,7 +271,7 @@ func TestOriginsWithoutKeys(t *testing.T) {
 			u := startUsher(t)
 			u.broken.Store(true)
 			started := time.Now()
-			url := p.start(t, u.jwks())
+			url := p.start(t, "premiere", u.jwks())
 			good := u.admit(t, "premiere", 0, 5*time.Minute)
 			var wg sync.WaitGroup
 			for range 50 {
@@ -309,7 +309,7 @@ func TestOriginsKnowTheNextKeyInAdvance(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			url := p.start(t, u.jwks())
+			url := p.start(t, "premiere", u.jwks())
 			if got := ask(t, url, "X-Usher-Token", before); got.status != 200 {
 				t.Errorf("the old key: %v", got.body)
 			}

@@ -17,23 +17,23 @@ import (
 	"time"
 )
 
-// program is one of the origins: how to start it, with its keys at jwks, and where it then serves.
+// program is one of the origins: how to start it for room, with its keys at jwks, and where it then serves.
 type program struct {
 	name  string
-	start func(t *testing.T, jwks string) (url string)
+	start func(t *testing.T, room, jwks string) (url string)
 }
 
 var programs = []program{{"go", startGo}, {"express", startExpress}, {"nginx", startNginx}}
 
-func startGo(t *testing.T, jwks string) string {
+func startGo(t *testing.T, room, jwks string) string {
 	bin := filepath.Join(t.TempDir(), "origin")
 	if out, err := exec.Command("go", "build", "-o", bin, "./go").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	return announced(t, exec.Command(bin, "-listen", "127.0.0.1:0", "-room", "premiere", "-jwks", jwks))
+	return announced(t, exec.Command(bin, "-listen", "127.0.0.1:0", "-room", room, "-jwks", jwks))
 }
 
-func startExpress(t *testing.T, jwks string) string {
+func startExpress(t *testing.T, room, jwks string) string {
 	node, err := exec.LookPath("node")
 	if err != nil {
 		absent(t, "node is not installed")
@@ -43,12 +43,12 @@ func startExpress(t *testing.T, jwks string) string {
 	}
 	cmd := exec.Command(node, "server.js")
 	cmd.Dir = "express"
-	cmd.Env = append(os.Environ(), "PORT=0", "ROOM=premiere", "JWKS="+jwks)
+	cmd.Env = append(os.Environ(), "PORT=0", "ROOM="+room, "JWKS="+jwks)
 	return announced(t, cmd)
 }
 
 // startNginx runs the configuration of the example as it is, but for its addresses.
-func startNginx(t *testing.T, jwks string) string {
+func startNginx(t *testing.T, room, jwks string) string {
 	nginx, err := exec.LookPath("nginx")
 	if err != nil {
 		nginx = "/usr/sbin/nginx" // not on everybody's PATH
@@ -64,7 +64,8 @@ func startNginx(t *testing.T, jwks string) string {
 	}
 	dir, addr := t.TempDir(), freePort(t)
 	text := string(conf)
-	for from, to := range map[string]string{"listen 127.0.0.1:9000;": "listen " + addr + ";", "http://127.0.0.1:8080/.well-known/jwks.json": jwks} {
+	for from, to := range map[string]string{"listen 127.0.0.1:9000;": "listen " + addr + ";",
+		"http://127.0.0.1:8080/.usher/.well-known/jwks.json": jwks, `require("main")`: `require("` + room + `")`, `room = "main"`: `room = "` + room + `"`} {
 		if strings.Count(text, from) != 1 {
 			t.Fatalf("nginx.conf has not one %q", from)
 		}

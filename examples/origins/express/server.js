@@ -4,11 +4,15 @@ import express from "express";
 import { requireAdmission } from "./admission.js";
 
 const port = Number(process.env.PORT ?? 9000);
-const room = process.env.ROOM ?? "premiere";
-const jwks = process.env.JWKS ?? "http://127.0.0.1:8080/.well-known/jwks.json";
+const room = process.env.ROOM ?? "main";
+const jwks = process.env.JWKS ?? "http://127.0.0.1:8080/.usher/.well-known/jwks.json";
 
 const app = express();
 app.disable("x-powered-by");
+app.get("/", (req, res) => res.type("html").send(`<!doctype html><title>An origin</title>
+<p>This page is for everybody. <a href="/checkout">The checkout</a> is for those whom usher has let in.
+<form method="post" action="/checkout/done"><button>Done: let the next one in</button></form>
+`));
 app.get("/health", (req, res) => res.end()); // outside: no visitor, no token
 app.use("/checkout", requireAdmission({ room, jwks }));
 
@@ -25,7 +29,10 @@ const server = app.listen(port, "127.0.0.1", (err) => {
     console.error(`origin: ${err.message}`);
     process.exit(1);
   }
-  console.log(`origin on http://127.0.0.1:${server.address().port}`);
+  console.log(`origin on http://127.0.0.1:${server.address().port}
+  /          for everybody
+  /checkout  only for those whom usher has let into room "${room}"
+  usher's keys: ${jwks}`);
 });
 for (const signal of ["SIGINT", "SIGTERM"]) {
   process.on(signal, () => {

@@ -19,8 +19,8 @@ import (
 
 func main() {
 	listen := flag.String("listen", "127.0.0.1:9000", "address to serve on")
-	room := flag.String("room", "premiere", "the room that visitors must have been let into")
-	jwks := flag.String("jwks", "http://127.0.0.1:8080/.well-known/jwks.json", "where usher publishes its keys")
+	room := flag.String("room", "main", "the room that visitors must have been let into")
+	jwks := flag.String("jwks", "http://127.0.0.1:8080/.usher/.well-known/jwks.json", "where usher publishes its keys")
 	flag.Parse()
 	if err := run(*listen, *room, *jwks); err != nil {
 		fmt.Fprintln(os.Stderr, "origin:", err)
@@ -34,6 +34,7 @@ func run(listen, room, jwks string) error {
 		return err
 	}
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", front)
 	mux.HandleFunc("GET /health", func(http.ResponseWriter, *http.Request) {}) // outside: no visitor, no token
 	mux.Handle("GET /checkout", admit.Handler(http.HandlerFunc(checkout)))
 	mux.Handle("POST /checkout/done", admit.Handler(http.HandlerFunc(done)))
@@ -42,7 +43,11 @@ func run(listen, room, jwks string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("origin on http://" + ln.Addr().String())
+	fmt.Printf(`origin on http://%s
+  /          for everybody
+  /checkout  only for those whom usher has let into room %q
+  usher's keys: %s
+`, ln.Addr(), room, jwks)
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -56,6 +61,15 @@ func run(listen, room, jwks string) error {
 		return err
 	}
 	return nil
+}
+
+// front is for everybody who comes this far.
+func front(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	fmt.Fprint(w, `<!doctype html><title>An origin</title>
+<p>This page is for everybody. <a href="/checkout">The checkout</a> is for those whom usher has let in.
+<form method="post" action="/checkout/done"><button>Done: let the next one in</button></form>
+`)
 }
 
 // checkout says whom it serves. The admission is in the context; the headers say the same.
