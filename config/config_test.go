@@ -211,7 +211,13 @@ func TestProblemsSayWhereWhatAndHow(t *testing.T) {
 		{"keeper", "keeper: {lease: 20s}\n",
 			`usher.yaml:1:9: keeper: is not in this build yet`},
 		{"tab", "rooms:\n\t- id: a\n",
-			`YAML is indented by spaces, never by tabs`},
+			`usher.yaml:2:1: a tab in the indentation; YAML is indented by spaces, never by tabs: use spaces`},
+		{"tab that violates", "rooms:\n  - id: a\n\tcapacity: {active: 4}\n",
+			`usher.yaml:3:1: a tab in the indentation; YAML is indented by spaces`},
+		{"tab after a dash", "rooms:\n  -\tid: a\n    capacity: {active: 4}\n",
+			`usher.yaml:2:4: a tab in the indentation; YAML is indented by spaces`},
+		{"at sign", "rooms:\n  - {id: @b}\n",
+			`usher.yaml:2: found character that cannot start any token; a value that begins with a tab, or with @`},
 		{"bracket", "rooms: [\nnode: {}\n", `every [ { and quote is closed`},
 		{"two documents", "node: {}\n---\nnode: {}\n",
 			`the file holds a second document; remove the line ---`},
@@ -223,6 +229,33 @@ func TestProblemsSayWhereWhatAndHow(t *testing.T) {
 				t.Errorf("got\n  %s\nwant in it\n  %s", got, tc.want)
 			}
 		})
+	}
+}
+
+// A misspelt key does not hide what is wrong with the one that it resembles.
+func TestMisspeltKeyHidesNoSibling(t *testing.T) {
+	for text, want := range map[string][]string{
+		"rooms:\n- {id: a, capacity: {active: -3, actve: 4}}\n":                                           {"capacity.active: -3 is out of range", "capacity.actve: unknown key"},
+		"rooms:\n- {id: a, match: [{path: /}], origin: '127.0.0.1:9', orgin: x, capacity: {active: 3}}\n": {"origin: \"127.0.0.1:9\" has no scheme", "orgin: unknown key"},
+	} {
+		_, got := load(t, text)
+		for _, w := range want {
+			if strings.Count(got, w) != 1 || strings.Count(got, "\n") != 1 {
+				t.Errorf("%s: no %q in\n%s", text, w, got)
+			}
+		}
+	}
+}
+
+func TestEmptyFileWarns(t *testing.T) {
+	for _, text := range []string{"", "# nothing\n", "rooms:\n", "node: {drain: 5s}\n"} {
+		c := mustLoad(t, text)
+		if got := c.Warnings().Error(); !strings.Contains(got, "names no room") {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+	if c, err := config.Read("stdin", strings.NewReader("rooms: [{id: a}]\n")); err == nil || !strings.HasPrefix(err.Error(), "stdin:1:") || c == nil {
+		t.Errorf("standard input: %v", err)
 	}
 }
 

@@ -78,6 +78,8 @@ func (d *decoder) mapping(path string, n *yaml.Node, v reflect.Value, depth int)
 		return
 	}
 	seen := map[string]*yaml.Node{}
+	var meant []string // what misspelt keys most likely are
+
 	for i := 0; i+1 < len(n.Content); i += 2 { // first, so that the keys beside it win
 		if n.Content[i].Tag == "!!merge" {
 			d.merge(path, n.Content[i+1], v, depth)
@@ -98,11 +100,16 @@ func (d *decoder) mapping(path string, n *yaml.Node, v reflect.Value, depth int)
 		if !ok {
 			d.fail(k, at, "unknown key", unknownMend(path, v.Type(), k.Value))
 			if near := nearest(k.Value, keysOf(v.Type())); near != "" {
-				d.unread = append(d.unread, joinPath(path, near))
+				meant = append(meant, near)
 			}
 			continue
 		}
 		d.value(at, val, v.FieldByIndex(field.Index), depth+1)
+	}
+	for _, key := range meant {
+		if seen[key] == nil { // it is given under its wrong name alone, and a check would call it missing
+			d.unread = append(d.unread, joinPath(path, key))
+		}
 	}
 }
 

@@ -52,15 +52,22 @@ func LoadEnv(path string, getenv func(string) string) (*Config, error) {
 	if err == nil && info.IsDir() {
 		return nil, fmt.Errorf("config: %s is a folder; name the file in it", path)
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	return read(path, f, info != nil && info.Mode().Perm()&0o044 != 0, getenv)
+}
+
+// Read is Load of what r holds; name stands for the file in errors.
+func Read(name string, r io.Reader) (*Config, error) { return read(name, r, false, os.Getenv) }
+
+func read(name string, r io.Reader, open bool, getenv func(string) string) (*Config, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxFile+1))
 	if err != nil {
-		return nil, fmt.Errorf("config: reading %s: %w", path, err)
+		return nil, fmt.Errorf("config: reading %s: %w", name, err)
 	}
 	if len(data) > maxFile {
-		return nil, fmt.Errorf("config: %s is larger than %s and cannot be a configuration", path, Size(maxFile))
+		return nil, fmt.Errorf("config: %s is larger than %s and cannot be a configuration", name, Size(maxFile))
 	}
-	c, probs := parse(path, data)
-	c.src.open = info != nil && info.Mode().Perm()&0o044 != 0
+	c, probs := parse(name, data)
+	c.src.open = open
 	c.ApplyEnv(getenv)
 	return c, probs.and(c.check()).orNil()
 }
@@ -105,7 +112,7 @@ func parse(file string, data []byte) (*Config, found) {
 		if errors.Is(err, io.EOF) {
 			return c, found{} // an empty file is a file of defaults
 		}
-		return c, found{Problems: Problems{syntaxProblem(file, err)}}
+		return c, found{Problems: Problems{syntaxProblem(file, data, err)}}
 	}
 	if doc.Kind == yaml.DocumentNode && len(doc.Content) == 1 {
 		d.value("", doc.Content[0], reflect.ValueOf(c).Elem(), 0)
@@ -115,7 +122,7 @@ func parse(file string, data []byte) (*Config, found) {
 	if err := dec.Decode(&more); err == nil {
 		d.fail(&more, "", "the file holds a second document", "remove the line ---")
 	} else if !errors.Is(err, io.EOF) {
-		d.probs = append(d.probs, syntaxProblem(file, err))
+		d.probs = append(d.probs, syntaxProblem(file, data, err))
 	}
 	return c, found{d.probs, d.unread}
 }
@@ -135,15 +142,33 @@ func (c *Config) normalise() {
 // yamlLine finds the line in the YAML library's own message.
 var yamlLine = regexp.MustCompile(`^yaml: line (\d+): (.*)$`)
 
-func syntaxProblem(file string, err error) Problem {
+// tabAt finds the first tab in the indentation from a line on, which the library names or, often, the line before it.
+func tabAt(data []byte, from int) (line, col int) {
+	for text := range bytes.Lines(data) {
+		if line++; line >= from {
+			indent := text[:len(text)-len(bytes.TrimLeft(text, " \t-"))]
+			if i := bytes.IndexByte(indent, '\t'); i >= 0 {
+				return line, i + 1
+			}
+		}
+	}
+	return 0, 0
+}
+
+func syntaxProblem(file string, data []byte, err error) Problem {
 	p := Problem{File: file, What: strings.TrimPrefix(err.Error(), "yaml: ")}
 	if m := yamlLine.FindStringSubmatch(err.Error()); m != nil {
 		p.Line, _ = strconv.Atoi(m[1])
 		p.What = m[2]
 	}
+	unclear := strings.Contains(p.What, "cannot start any token")
+	if line, col := tabAt(data, p.Line); line > 0 && (unclear || strings.Contains(p.What, "tab character")) {
+		p.Line, p.Col, p.What, p.Mend = line, col, "a tab in the indentation", "YAML is indented by spaces, never by tabs: use spaces"
+		return p
+	}
 	switch {
-	case strings.Contains(p.What, "cannot start any token"):
-		p.Mend = "YAML is indented by spaces, never by tabs; a value that begins with @, ` or % needs quotes"
+	case unclear:
+		p.Mend = "a value that begins with a tab, or with @, ` or %, needs quotes"
 	case strings.Contains(p.What, "mapping values are not allowed"):
 		p.Mend = "check the indentation, and put a value that holds a colon into quotes"
 	case strings.Contains(p.What, "did not find expected"):

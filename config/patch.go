@@ -3,7 +3,6 @@ package config
 import (
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 )
@@ -78,14 +77,32 @@ func findLeaf(leaves []leaf, key string) (found leaf, what, mend string) {
 		if near := nearest(key, names); near != "" {
 			return leaf{}, "unknown key", fmt.Sprintf("did you mean %q?", near)
 		}
-		slices.Sort(names)
-		return leaf{}, "unknown key", "see the keys of a room in docs/configuration.md"
+		return leaf{}, "unknown key", "there are " + strings.Join(shortNames(leaves), ", ")
 	case hits[0].path == "id":
 		return leaf{}, "cannot be changed", "make another room"
 	case hits[0].path == "match":
 		return leaf{}, "cannot be set on the command line", "change it in the file, or by PATCH on the admin API"
 	}
 	return hits[0], "", ""
+}
+
+// shortNames are what can be set, without the section where that is enough.
+func shortNames(leaves []leaf) []string {
+	times := map[string]int{}
+	for _, l := range leaves {
+		times[lastKey(l.path)]++
+	}
+	var out []string
+	for _, l := range leaves {
+		switch short := lastKey(l.path); {
+		case l.path == "id" || l.path == "match":
+		case times[short] > 1:
+			out = append(out, l.path)
+		default:
+			out = append(out, short)
+		}
+	}
+	return out
 }
 
 // assignment parses and checks one value and gives it as JSON has it.

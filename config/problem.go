@@ -17,18 +17,22 @@ type Problem struct {
 	Mend string // what to do about it
 }
 
+// At gives file:line:col as far as they are known; "" without a file.
+func (p Problem) At() string {
+	if p.File == "" || p.Line == 0 {
+		return p.File
+	}
+	if p.Col == 0 {
+		return fmt.Sprintf("%s:%d", p.File, p.Line)
+	}
+	return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Col)
+}
+
 // Error gives file:line:col: path: what; mend.
 func (p Problem) Error() string {
 	var b strings.Builder
-	if p.File != "" {
-		b.WriteString(p.File)
-		if p.Line > 0 {
-			fmt.Fprintf(&b, ":%d", p.Line)
-			if p.Col > 0 {
-				fmt.Fprintf(&b, ":%d", p.Col)
-			}
-		}
-		b.WriteString(": ")
+	if at := p.At(); at != "" {
+		b.WriteString(at + ": ")
 	}
 	if p.Path != "" {
 		b.WriteString(p.Path + ": ")

@@ -197,6 +197,9 @@ func (k *checker) warnings() {
 	if c.Engine.Durability == "none" {
 		k.add("engine.durability", "none: all places are lost when usher stops", "use sync for real visitors")
 	}
+	if k.src.file != "" && len(c.Rooms)+len(c.Gates)+len(c.Routes) == 0 {
+		k.add("", "names no room, no gate and no route: usher would stand in front of nothing", "begin with rooms: [{id: main, origin: http://127.0.0.1:9000, match: [{path: /}], capacity: {active: 600}}]")
+	}
 	hostOrigin := map[string]string{}
 	for i := range c.Rooms {
 		k.roomWarnings(fmt.Sprintf("rooms[%d]", i), &c.Rooms[i], hostOrigin)

@@ -68,6 +68,7 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{[]string{"serve", "--acttive", "5"}, "unknown flag: --acttive"},
 		{[]string{"rooms", "pause"}, "usher rooms pause needs the id of a room"},
 		{[]string{"rooms", "set", "a", "actve=5"}, `actve: unknown key; did you mean "active"?`},
+		{[]string{"rooms", "set", "a", "foo=1"}, "foo: unknown key; there are origin, active, "},
 		{[]string{"validate"}, "needs the path of a configuration file"},
 	} {
 		code, _, stderr := usher(tc.args...)
@@ -101,6 +102,16 @@ func TestValidate(t *testing.T) {
 	paged := write(t, "paged.yaml", fmt.Sprintf("rooms:\n- {id: a, capacity: {active: 5}, page: {dir: %s}}\n", pages))
 	if code, _, errs := usher("validate", paged); code != 1 || !strings.Contains(errs, paged+":2:46: rooms[0].page.dir: ") || !strings.Contains(errs, "usher page preview "+pages) {
 		t.Errorf("a broken page: %d %s", code, errs)
+	}
+	if err := os.WriteFile(filepath.Join(pages, "notes.txt"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := usher("validate", paged); code != 1 || !strings.Contains(errs, "notes.txt: not known") || !strings.Contains(errs, ": 2 errors") {
+		t.Errorf("a page with two mistakes: %d %s", code, errs)
+	}
+	empty := write(t, "empty.yaml", "")
+	if code, out, errs := usher("validate", empty); code != 0 || !strings.Contains(out, "0 rooms, 1 warning") || !strings.Contains(errs, "names no room") {
+		t.Errorf("an empty file: %d %s%s", code, out, errs)
 	}
 	code, out, _ = usher("validate", "--schema")
 	var schema map[string]any
@@ -172,7 +183,7 @@ func TestRoomsCommands(t *testing.T) {
 	}{
 		{[]string{"list"}, []string{"ROOM", "premiere", "open", "300", "600", "12000", "4711", "120"}},
 		{[]string{"list", "--json"}, []string{`"admitted_total": 4711`}},
-		{[]string{"show", "premiere"}, []string{"active    300 of 600", "settings, as the file has them:", "id: premiere", "capacity:"}},
+		{[]string{"show", "premiere"}, []string{"active    300 of 600", "settings now, written as in the file:", "id: premiere", "capacity:"}},
 		{[]string{"pause", "premiere", "--message", "back soon"}, []string{"premiere is paused"}},
 		{[]string{"list"}, []string{"paused", "back soon"}},
 		{[]string{"set", "premiere", "active=800"}, []string{"premiere: active=800, revision 4. 300 active of 800, 12000 waiting."}},

@@ -153,7 +153,7 @@ func showRoom(w io.Writer, r *adminapi.Room) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "\nsettings, as the file has them:\n%s", text)
+	_, err = fmt.Fprintf(w, "\nsettings now, written as in the file:\n%s", text)
 	return err
 }
 

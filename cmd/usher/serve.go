@@ -106,7 +106,13 @@ func checkPages(cfg *config.Config) error {
 		}
 		if _, err := page.New(r.Page.Dir); err != nil {
 			path := fmt.Sprintf("rooms[%d].page.dir", i)
-			problems = append(problems, cfg.ProblemAt(path, err.Error(), "usher page preview "+r.Page.Dir+" shows the page as you mend it"))
+			for n, fault := range page.Faults(err) {
+				mend := ""
+				if n == 0 {
+					mend = "usher page preview " + r.Page.Dir + " shows the page as you mend it"
+				}
+				problems = append(problems, cfg.ProblemAt(path, fault.Error(), mend))
+			}
 		}
 	}
 	if problems == nil {
@@ -205,7 +211,11 @@ func reload(ctx context.Context, s *server.Server, f serveFlags, log *slog.Logge
 	if err != nil {
 		if problems := config.ProblemsOf(err); problems != nil {
 			for _, p := range problems {
-				log.Error("the file is wrong", "at", fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Col), "key", p.Path, "what", p.What, "mend", p.Mend)
+				attrs := []any{"at", p.At()}
+				if p.Path != "" { // else it is about the file as a whole
+					attrs = append(attrs, "key", p.Path)
+				}
+				log.Error("the file is wrong", append(attrs, "what", p.What, "mend", p.Mend)...)
 			}
 		} else {
 			log.Error("the file cannot be read", "err", err)

@@ -78,7 +78,9 @@ func squeeze(b []byte) string {
 
 var wanted = "page.html, style.css, text.json and one of logo.svg, logo.png, logo.webp"
 
+// overlay lays the folder's files over the built-in page. It goes on after a mistake and joins them all.
 func (p *Pages) overlay(dir string) error {
+	var errs []error
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("page folder: %w; page.dir must name a folder that usher may read", err)
@@ -91,11 +93,13 @@ func (p *Pages) overlay(dir string) error {
 			continue
 		}
 		if e.IsDir() {
-			return fmt.Errorf("%s: a folder; the page's folder may hold %s only", path, wanted)
+			errs = append(errs, fmt.Errorf("%s: a folder; the page's folder may hold %s only", path, wanted))
+			continue
 		}
 		b, err := readFile(path)
 		if err != nil {
-			return err
+			errs = append(errs, err)
+			continue
 		}
 		switch name {
 		case "page.html":
@@ -106,18 +110,32 @@ func (p *Pages) overlay(dir string) error {
 			err = p.overlayText(path, b)
 		case "logo.svg", "logo.png", "logo.webp":
 			if logo != "" {
-				return fmt.Errorf("%s: there is also %s; keep one of them", path, logo)
+				err = fmt.Errorf("%s: there is also %s; keep one of them", path, logo)
+				break
 			}
 			logo = name
 			err = p.overlayLogo(path, b)
 		default:
-			return fmt.Errorf("%s: not known; the page's folder may hold %s (names that begin with a dot, and README, are left alone)", path, wanted)
+			err = fmt.Errorf("%s: not known; the page's folder may hold %s (names that begin with a dot, and README, are left alone)", path, wanted)
 		}
 		if err != nil {
-			return err
+			errs = append(errs, err)
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+// Faults takes what [New] found apart: one error a mistake, in the order of the files.
+func Faults(err error) []error {
+	joined, ok := err.(interface{ Unwrap() []error })
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, Faults(e)...)
+	}
+	return all
 }
 
 func readFile(path string) ([]byte, error) {
@@ -160,14 +178,18 @@ func templateError(err error) string {
 }
 
 func (p *Pages) overlayStyle(path string, b []byte) error {
+	var errs []error
 	for i, line := range strings.Split(string(b), "\n") {
 		low := strings.ToLower(line)
 		if strings.Contains(low, "</style") {
-			return fmt.Errorf("%s: line %d: \"</style\" would end the page's style; take it out", path, i+1)
+			errs = append(errs, fmt.Errorf("%s: line %d: \"</style\" would end the page's style; take it out", path, i+1))
 		}
 		if strings.Contains(low, "@import") || remote.MatchString(low) {
-			return fmt.Errorf("%s: line %d: the page loads nothing from other hosts; put it into this file, images and fonts as data: URLs", path, i+1)
+			errs = append(errs, fmt.Errorf("%s: line %d: the page loads nothing from other hosts; put it into this file, images and fonts as data: URLs", path, i+1))
 		}
+	}
+	if len(errs) > 0 {
+		return errors.Join(errs...)
 	}
 	p.style += template.CSS("\n" + string(b))
 	return nil
@@ -212,9 +234,11 @@ func (p *Pages) overlayText(path string, b []byte) error {
 		return fmt.Errorf("%s: line %d: something follows the end; keep one object in the file", path, lineAt(b, dec.InputOffset()))
 	}
 	ours := p.texts[fallback]
+	var errs []error
 	for _, lang := range sorted(all) {
 		if !langTag.MatchString(lang) {
-			return fmt.Errorf("%s: line %d: %q is no language tag; write it like \"en\", \"ko\" or \"pt-BR\"", path, lineOfKey(b, lang), lang)
+			errs = append(errs, fmt.Errorf("%s: line %d: %q is no language tag; write it like \"en\", \"ko\" or \"pt-BR\"", path, lineOfKey(b, lang), lang))
+			continue
 		}
 		base, have := p.texts[lang]
 		if !have {
@@ -228,16 +252,18 @@ func (p *Pages) overlayText(path string, b []byte) error {
 		for _, k := range sorted(all[lang]) {
 			v := all[lang][k]
 			if _, ok := ours[k]; !ok {
-				return fmt.Errorf("%s: line %d: %q is not a text of the page%s", path, lineOfKey(b, k), k, suggest(k, ours))
+				errs = append(errs, fmt.Errorf("%s: line %d: %q is not a text of the page%s", path, lineOfKey(b, k), k, suggest(k, ours)))
+				continue
 			}
 			if bad := foreignPlaceholder(v, p.texts, k); bad != "" {
-				return fmt.Errorf("%s: line %d: %q has no %s%s", path, lineOfKey(b, k), k, bad, offers(p.texts, k))
+				errs = append(errs, fmt.Errorf("%s: line %d: %q has no %s%s", path, lineOfKey(b, k), k, bad, offers(p.texts, k)))
+				continue
 			}
 			merged[k] = v
 		}
 		p.texts[lang] = merged
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 var placeholder = regexp.MustCompile(`\{[a-z_]+\}`)

@@ -88,6 +88,27 @@ func TestFolderMistakes(t *testing.T) {
 	}
 }
 
+// All mistakes are told at once, one error each.
+func TestFolderTellsAllMistakes(t *testing.T) {
+	_, err := page.New(folder(t, map[string]string{
+		"text.json": "{\n\"en\": {\"foo\": \"x\",\n\"waiting.title\": \"{position}\"},\n\"english\": {}\n}",
+		"style.css": "@import 'x.css';\nb{background: url(//cdn.test/x.png)}",
+		"page.html": `{{template "usher/script" .}}{{.Plaze}}`,
+		"logo.png":  "<svg></svg>",
+		"notes.txt": "",
+	}))
+	faults := page.Faults(err)
+	want := []string{"logo.png: ", "notes.txt: not known", "style.css: line 1", "style.css: line 2", "text.json: line 2", "text.json: line 3", "text.json: line 4", "Plaze"}
+	if len(faults) != len(want) {
+		t.Fatalf("%d faults, want %d:\n%v", len(faults), len(want), err)
+	}
+	for i, w := range want {
+		if !strings.Contains(faults[i].Error(), w) {
+			t.Errorf("fault %d: %v; want %q", i, faults[i], w)
+		}
+	}
+}
+
 // A preview survives a mistake, shows it, and shows the page again once it is mended.
 func TestPreviewFollowsTheFolder(t *testing.T) {
 	dir := folder(t, map[string]string{"text.json": `{"en": {"nonsense": ""}}`})

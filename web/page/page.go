@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"embed"
+	"errors"
 	"fmt"
 	"html/template"
 	"io"
@@ -31,18 +32,19 @@ type Pages struct {
 
 // New reads an operator's folder (docs/page.md) over the built-in page; dir "" means the built-in page alone. Every
 // error names the file, the line where there is one, and the mend. The whole page is rendered once in every state and
-// language, so that a template that fails, fails here and not before a crowd.
+// language, so that a template that fails, fails here and not before a crowd. All mistakes are found; [Faults] takes
+// the error apart.
 func New(dir string) (*Pages, error) {
 	p, err := builtin()
 	if err != nil {
 		return nil, err
 	}
+	var mistakes error
 	if dir != "" {
-		if err := p.overlay(dir); err != nil {
-			return nil, err
-		}
+		mistakes = p.overlay(dir)
 	}
-	if err := p.seal(); err != nil {
+	// What could be read is tried all the same: a template may fail too.
+	if err := errors.Join(mistakes, p.seal()); err != nil {
 		return nil, err
 	}
 	return p, nil
