@@ -254,9 +254,12 @@ func (s *Server) applyRoom(ctx context.Context, r *config.Room) error {
 	if err := s.leadsBack(r.Origin); err != nil {
 		return fmt.Errorf("room %s: %w", r.ID, err)
 	}
-	if _, err := s.rooms.ApplyFile(ctx, r.RoomConfig()); err != nil {
+	wanted := r.RoomConfig()
+	applied, err := s.rooms.ApplyFile(ctx, wanted)
+	if err != nil {
 		return fmt.Errorf("room %s: %w", r.ID, err)
 	}
+	s.warnStands(wanted, applied)
 	return nil
 }
 
