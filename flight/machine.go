@@ -288,7 +288,7 @@ func (m *machine[K, V]) end(f *flight[K, V], out *outcome, now int64) (settled b
 		f.orphan = false
 		m.orphans--
 	}
-	if !f.settled {
+	if !f.settled && (out.err != nil || out.unshareable || len(m.memos.of) > 0) {
 		m.remember(f, out, now)
 	}
 	settled = m.settle(f)
@@ -296,7 +296,11 @@ func (m *machine[K, V]) end(f *flight[K, V], out *outcome, now int64) (settled b
 	if f.class != nil {
 		m.budget.release(f)
 	}
-	if !f.solo {
+	switch {
+	case f.solo:
+	case f.after == nil:
+		delete(m.flights, f.key)
+	default:
 		m.unlink(f, now)
 	}
 	if m.budget.pending > 0 {

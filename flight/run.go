@@ -59,12 +59,15 @@ func (g *Group[K, V]) fill(f *flight[K, V], val V) {
 	g.opts.Fill(f.key, val)
 }
 
+// wellDone is what the machine must know of a good value: nothing. It is never changed.
+var wellDone = outcome{}
+
 // finish is the real end of f's load.
 func (g *Group[K, V]) finish(f *flight[K, V], r *told[V], val V, err error, class Class) {
-	var out outcome
-	alone := false
+	out, alone := &wellDone, false
 	if err != nil {
-		out, alone = g.outcome(err, class)
+		o, a := g.outcome(err, class)
+		out, alone = &o, a
 	}
 	g.mu.Lock()
 	var now int64
@@ -86,7 +89,7 @@ func (g *Group[K, V]) finish(f *flight[K, V], r *told[V], val V, err error, clas
 	if class != Unclassed {
 		failures = g.failures(f.key)
 	}
-	g.m.end(f, &out, now)
+	g.m.end(f, out, now)
 	if failures > 0 {
 		g.counts.repeated++
 	}

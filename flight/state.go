@@ -21,6 +21,14 @@ type flight[K comparable, V any] struct {
 	stamp      uint32
 	state      state
 
+	marks
+	args string
+
+	shell[K, V]
+}
+
+// marks are what a flight can be beside its state.
+type marks struct {
 	solo       bool // not in the machine's map: its key is not shareable
 	shared     bool // somebody else joined it
 	settled    bool // its callers have been told
@@ -32,17 +40,13 @@ type flight[K comparable, V any] struct {
 	orphan     bool // runs and nobody waits
 	superseded bool // forgotten or of an old epoch, as of when it settled
 	filling    bool
-	args       string
-
-	shell[K, V]
 }
 
 // blank makes f as new, for another key. Only what may have been set is written: each pointer written costs.
 func (f *flight[K, V]) blank() {
 	var zero V
 	f.epoch, f.stamp, f.waiters, f.began = 0, 0, 0, 0
-	f.solo, f.shared, f.settled, f.abandoned, f.forgotten, f.late, f.superseded, f.alone = false, false, false, false, false, false, false, false
-	f.state, f.val = queued, zero
+	f.marks, f.state, f.val, f.alone = marks{}, queued, zero, false
 	if f.err != nil {
 		f.err = nil
 	}
