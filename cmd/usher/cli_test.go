@@ -76,12 +76,35 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 			t.Errorf("usher %s: %d %s", strings.Join(tc.args, " "), code, stderr)
 		}
 	}
-	if code, _, stderr := usher("serve", "--origin", "localhost:9000", "--active", "5"); code != 1 || !strings.Contains(stderr, "has no scheme; write http://localhost:9000") {
+	if code, _, stderr := usher("serve", "--origin", "localhost:9000", "--active", "5", "--log-format", "text"); code != 1 || !strings.Contains(stderr, "has no scheme; write http://localhost:9000") {
 		t.Errorf("%d %s", code, stderr)
 	}
-	if code, _, stderr := usher("serve", "--config", "/nowhere/usher.yaml"); code != 1 || !strings.Contains(stderr, "there is no file /nowhere/usher.yaml") {
+	// In a JSON log the last words are JSON too.
+	if code, _, stderr := usher("serve", "--origin", "localhost:9000", "--active", "5"); code != 1 || !jsonLines(stderr) ||
+		!strings.Contains(stderr, `"key":"rooms[0].origin"`) || !strings.Contains(stderr, `"mend":"write http://localhost:9000"`) {
 		t.Errorf("%d %s", code, stderr)
 	}
+	broken := write(t, "broken.yaml", "rooms:\n\t- id: a\n")
+	if code, _, stderr := usher("serve", "--config", broken); code != 1 || !jsonLines(stderr) ||
+		!strings.Contains(stderr, broken+`:2:1"`) || strings.Contains(stderr, `"key"`) {
+		t.Errorf("%d %s", code, stderr)
+	}
+	if code, _, stderr := usher("serve", "--config", "/nowhere/usher.yaml"); code != 1 || !jsonLines(stderr) || !strings.Contains(stderr, "there is no file /nowhere/usher.yaml") {
+		t.Errorf("%d %s", code, stderr)
+	}
+	if code, _, stderr := usher("serve", "--config", "/nowhere/usher.yaml", "--log-format", "text"); code != 1 || !strings.Contains(stderr, "there is no file /nowhere/usher.yaml") {
+		t.Errorf("%d %s", code, stderr)
+	}
+}
+
+// jsonLines reports whether text is lines of JSON and nothing else.
+func jsonLines(text string) bool {
+	for line := range strings.Lines(text) {
+		if !json.Valid([]byte(line)) {
+			return false
+		}
+	}
+	return text != ""
 }
 
 func TestValidate(t *testing.T) {

@@ -59,8 +59,8 @@ func enterUntilKilled(t *testing.T, p *process, after int) []answered {
 	var got []answered
 	killed := make(chan struct{})
 	kill := sync.OnceFunc(func() {
+		close(killed) // first: who is cut off sees it at once
 		_ = p.cmd.Process.Kill()
-		close(killed)
 	})
 	client := &http.Client{Timeout: deadline, Transport: &http.Transport{MaxIdleConnsPerHost: 32}}
 	defer client.CloseIdleConnections()

@@ -44,15 +44,15 @@ and kept in the data folder.`,
   kill -HUP $(pidof usher)                # read the file again`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := f.config(cmd)
-			if err != nil {
-				return err
-			}
 			log, err := server.NewLogger(cmd.ErrOrStderr(), f.level, f.format)
 			if err != nil {
 				return &usageError{err}
 			}
-			return serve(cmd.Context(), cfg, log, f)
+			cfg, err := f.config(cmd)
+			if err == nil {
+				err = serve(cmd.Context(), cfg, log, f)
+			}
+			return inLog(log, err)
 		},
 	}
 	flags := cmd.Flags()
@@ -69,6 +69,37 @@ and kept in the data folder.`,
 	flags.StringVar(&f.format, "log-format", "", "text or json (default text in a terminal, else json)")
 	flags.StringVar(&f.otlp, "otlp", "", "send traces to this OTLP/HTTP address (default OTEL_EXPORTER_OTLP_ENDPOINT; none: no traces)")
 	return cmd
+}
+
+// inLog writes what ends the program as one more line of a JSON log, so that
+// whoever collects it can read that one too. A person gets plain words.
+func inLog(log *slog.Logger, err error) error {
+	var usage *usageError
+	var silent *exitError
+	if _, ok := log.Handler().(*slog.JSONHandler); !ok || err == nil || errors.As(err, &usage) || errors.As(err, &silent) {
+		return err
+	}
+	if config.ProblemsOf(err) != nil {
+		logProblems(log, err)
+		log.Error("usher cannot start with this configuration")
+	} else {
+		log.Error("usher has ended", "err", err)
+	}
+	return &exitError{1}
+}
+
+func logProblems(log *slog.Logger, err error) {
+	for _, p := range config.ProblemsOf(err) {
+		attrs := []any{"what", p.What, "mend", p.Mend}
+		if p.Path != "" { // else it is about the file as a whole
+			attrs = append([]any{"key", p.Path}, attrs...)
+		}
+		if p.File == "" {
+			log.Error("a flag or a variable is wrong", attrs...)
+		} else {
+			log.Error("the file is wrong", append([]any{"at", p.At()}, attrs...)...)
+		}
+	}
 }
 
 // config is the file's, or the quick one that the flags make. Addresses and
@@ -209,14 +240,8 @@ func reload(ctx context.Context, s *server.Server, f serveFlags, log *slog.Logge
 	}
 	cfg, err := f.load()
 	if err != nil {
-		if problems := config.ProblemsOf(err); problems != nil {
-			for _, p := range problems {
-				attrs := []any{"at", p.At()}
-				if p.Path != "" { // else it is about the file as a whole
-					attrs = append(attrs, "key", p.Path)
-				}
-				log.Error("the file is wrong", append(attrs, "what", p.What, "mend", p.Mend)...)
-			}
+		if config.ProblemsOf(err) != nil {
+			logProblems(log, err)
 		} else {
 			log.Error("the file cannot be read", "err", err)
 		}

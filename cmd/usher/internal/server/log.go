@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/mattn/go-isatty"
 )
@@ -25,6 +26,7 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 		opts.ReplaceAttr = shortTime
 		return slog.New(slog.NewTextHandler(w, opts)), nil
 	case format == "json" || format == "":
+		opts.ReplaceAttr = durations
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	}
 	return nil, fmt.Errorf("log format %q; choose text or json", format)
@@ -32,6 +34,7 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 
 // shortTime leaves a person the time of day and drops the level of the usual.
 func shortTime(groups []string, a slog.Attr) slog.Attr {
+	a = durations(groups, a)
 	if len(groups) > 0 {
 		return a
 	}
@@ -42,6 +45,21 @@ func shortTime(groups []string, a slog.Attr) slog.Attr {
 		return slog.String(a.Key, strings.ToLower(a.Value.String()))
 	}
 	return a
+}
+
+// durations are written for people, as 2m3.5s; JSON would give bare nanoseconds.
+func durations(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() != slog.KindDuration {
+		return a
+	}
+	d := a.Value.Duration()
+	switch {
+	case d >= time.Minute || d <= -time.Minute:
+		d = d.Round(100 * time.Millisecond)
+	case d >= time.Second || d <= -time.Second:
+		d = d.Round(time.Millisecond)
+	}
+	return slog.String(a.Key, d.String())
 }
 
 func isTerminal(w io.Writer) bool {

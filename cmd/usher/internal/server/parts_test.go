@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -11,7 +12,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/ushergo/usher/config"
 )
@@ -123,6 +126,11 @@ func TestLoggerFormats(t *testing.T) {
 		t.Errorf("not JSON into a pipe: %s", got)
 	}
 	out.Reset()
+	log.Warn("stood still", "for", 2*time.Minute+3*time.Second+123456*time.Microsecond, slog.Group("g", "took", 1500*time.Microsecond))
+	if got := out.String(); !strings.Contains(got, `"for":"2m3.1s"`) || !strings.Contains(got, `"took":"1.5ms"`) {
+		t.Errorf("durations: %s", got)
+	}
+	out.Reset()
 	if log, err = NewLogger(&out, "debug", "text"); err != nil {
 		t.Fatal(err)
 	}
@@ -175,6 +183,16 @@ func TestOTLPIsOffUnlessAsked(t *testing.T) {
 	}
 	if err := exp.Shutdown(context.Background()); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestFullDiskHasAMend(t *testing.T) {
+	full := &os.PathError{Op: "write", Path: "keys/x", Err: syscall.ENOSPC}
+	if err := mendDisk(fmt.Errorf("token: write the keys: %w", full)); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "make room on that disk") {
+		t.Errorf("got %v", err)
+	}
+	if err := mendDisk(os.ErrPermission); err != os.ErrPermission {
+		t.Errorf("got %v", err)
 	}
 }
 

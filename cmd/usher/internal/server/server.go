@@ -11,7 +11,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -86,7 +88,7 @@ func Start(ctx context.Context, cfg *config.Config, log *slog.Logger, opts ...Op
 	s := &Server{cfg: cfg, log: log, start: time.Now(), done: make(chan struct{}), failed: make(chan error, 2)}
 	if err := s.up(ctx, o); err != nil {
 		s.down()
-		return nil, err
+		return nil, mendDisk(err)
 	}
 	s.announce()
 	return s, nil
@@ -206,7 +208,22 @@ func makeDataFolder(dir string) error {
 	if err != nil {
 		return fmt.Errorf("the data folder %s cannot be written to: %w; %s", dir, err, mend)
 	}
-	return errors.Join(f.Close(), os.Remove(f.Name()))
+	_, err = f.Write(make([]byte, 4096)) // a full disk takes names, and no bytes
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close(), os.Remove(f.Name())); err != nil {
+		return fmt.Errorf("the data folder %s cannot be written to: %w", dir, err)
+	}
+	return nil
+}
+
+// mendDisk adds what helps against a full disk, whoever found it first.
+func mendDisk(err error) error {
+	if (errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)) && !strings.Contains(err.Error(), "the disk is full") {
+		return fmt.Errorf("%w; make room on that disk, or name a folder on another with --data (engine.dir; for keys keys.dir)", err)
+	}
+	return err
 }
 
 func openKeys(cfg *config.Config) (*token.Keys, error) {
