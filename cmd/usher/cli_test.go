@@ -81,8 +81,23 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 	}
 	// In a JSON log the last words are JSON too.
 	if code, _, stderr := usher("serve", "--origin", "localhost:9000", "--active", "5"); code != 1 || !jsonLines(stderr) ||
-		!strings.Contains(stderr, `"key":"rooms[0].origin"`) || !strings.Contains(stderr, `"mend":"write http://localhost:9000"`) {
+		!strings.Contains(stderr, `"key":"--origin"`) || !strings.Contains(stderr, `"mend":"write http://localhost:9000"`) {
 		t.Errorf("%d %s", code, stderr)
+	}
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--listen", "127.0.0.1:28080", "--admin-listen", "127.0.0.1:28080"}, "--admin-listen: "},
+		{[]string{"--listen", "8080"}, "--listen: "},
+		{[]string{"--rate", "-5"}, "--rate: "},
+		{[]string{"--room", "A B"}, "--room: "},
+		{[]string{"--url", "x"}, "--url: "},
+	} {
+		code, _, stderr := usher(append([]string{"serve", "--log-format", "text", "--origin", "http://127.0.0.1:9", "--active", "5"}, tc.args...)...)
+		if code != 1 || !strings.Contains(stderr, tc.want) || strings.Contains(stderr, "rooms[0]") || strings.Contains(stderr, ".listen") {
+			t.Errorf("%v: %d %s", tc.args, code, stderr)
+		}
 	}
 	broken := write(t, "broken.yaml", "rooms:\n\t- id: a\n")
 	if code, _, stderr := usher("serve", "--config", broken); code != 1 || !jsonLines(stderr) ||

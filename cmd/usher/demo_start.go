@@ -26,7 +26,7 @@ func startDemoServer(ctx context.Context, p demo.Plan) (demo.Server, error) {
 	r.Queue.Grace = p.Grace
 	cfg.Rooms = []config.Room{r}
 	if err := cfg.Validate(); err != nil {
-		return nil, err
+		return nil, asFlags(err)
 	}
 	s, err := server.Start(ctx, cfg, p.Log, server.Version(buildVersion().Version))
 	if err != nil {

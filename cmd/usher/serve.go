@@ -124,7 +124,7 @@ func (f *serveFlags) config(cmd *cobra.Command) (*config.Config, error) {
 		return nil, &usageError{errors.New("--active is missing: the most visitors that may be inside at one moment, as 600")}
 	}
 	cfg := config.Quick(f.quick, os.Getenv)
-	return cfg, cfg.Validate()
+	return cfg, asFlags(cfg.Validate())
 }
 
 // checkPages reads every room's page folder as the server will, so that a

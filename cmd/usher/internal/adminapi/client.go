@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +31,9 @@ type Client struct {
 	// tokenFrom says where the token came from, for the error when it is refused.
 	tokenFrom string
 	http      *http.Client
+	// visitors is set once the address has turned out to be the visitors' listener,
+	// which must not be handed the token again: it may pass it on to the origin.
+	visitors atomic.Bool
 }
 
 // New makes a client of base, as http://127.0.0.1:8081. tokenFrom names the
@@ -81,6 +85,9 @@ func (e *Error) Error() string {
 // Do sends body (nil: none) as JSON and decodes the answer into out (nil:
 // dropped). It returns the answer's ETag.
 func (c *Client) Do(ctx context.Context, method, path string, header http.Header, body, out any) (etag string, err error) {
+	if c.visitors.Load() {
+		return "", c.notHere()
+	}
 	var payload io.Reader
 	if body != nil {
 		data, err := json.Marshal(body)
@@ -145,6 +152,12 @@ func (c *Client) explain(err error) error {
 	return err
 }
 
+// notHere is for an address that answers as usher's public listener does: it
+// asks for tickets, or knows no such path.
+func (c *Client) notHere() error {
+	return fmt.Errorf("%s is the visitors' listener; give the admin one with --admin (unless told otherwise it is http://127.0.0.1:8081)", c.base)
+}
+
 func (c *Client) refusal(status int, data []byte) error {
 	e := &Error{Status: status}
 	var doc struct {
@@ -157,6 +170,10 @@ func (c *Client) refusal(status int, data []byte) error {
 		if e.Detail == "" {
 			e.Detail = doc.Title
 		}
+	}
+	if status == http.StatusUnauthorized && strings.HasPrefix(e.Code, "ticket_") || status == http.StatusNotFound && e.Code == "not_found" {
+		c.visitors.Store(true)
+		return c.notHere()
 	}
 	switch status {
 	case http.StatusUnauthorized, http.StatusForbidden:

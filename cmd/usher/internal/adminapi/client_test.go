@@ -56,6 +56,31 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	}
 }
 
+// The visitors' listener is known by its answers, and does not get the token again.
+func TestVisitorsListener(t *testing.T) {
+	for _, answer := range []struct {
+		status int
+		body   string
+	}{{401, `{"code":"ticket_missing","detail":"no ticket: enter first"}`}, {404, `{"code":"not_found","detail":"the API lives under /v1/"}`}} {
+		asked := 0
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			asked++
+			w.WriteHeader(answer.status)
+			io.WriteString(w, answer.body)
+		}))
+		c := client(t, srv.URL)
+		for range 3 {
+			if _, err := c.Rooms(context.Background()); err == nil || !strings.Contains(err.Error(), srv.URL+" is the visitors' listener") || !strings.Contains(err.Error(), "--admin") {
+				t.Errorf("%d: %v", answer.status, err)
+			}
+		}
+		if asked != 1 {
+			t.Errorf("%d: asked %d times", answer.status, asked)
+		}
+		srv.Close()
+	}
+}
+
 func TestNobodyThere(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
