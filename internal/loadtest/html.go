@@ -18,6 +18,7 @@ type htmlStep struct {
 	Charts  []chart
 	Crowd   [][]string
 	Latency [][]string
+	Note    string // to the latencies
 	Service [][]string
 	Engine  [][]string
 	Faults  []namedFault
@@ -53,7 +54,7 @@ func (r *Report) WriteHTML(w io.Writer) error {
 	}
 	for i := range r.Steps {
 		s := &r.Steps[i]
-		h := htmlStep{Step: s, Charts: s.charts(), Crowd: s.Crowd.rows(), Latency: latencyRows(s), Service: serviceRows(s),
+		h := htmlStep{Step: s, Charts: s.charts(), Crowd: s.Crowd.rows(), Latency: latencyRows(s, r.Options.Transport), Note: toldNote(s, r.Options.Transport), Service: serviceRows(s),
 			Faults: s.Faults.all(), CPU: s.Server.cpu(), Open: i == len(r.Steps)-1}
 		h.Title = thousands(int64(s.Visitors)) + " visitors"
 		if len(h.Service) > 0 {

@@ -25,7 +25,7 @@ func TestReports(t *testing.T) {
 	if err := r.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"order inversions", "visitors", "enter", "freed slot to told", "FAULTS", "Engine", "== 60 visitors =="} {
+	for _, want := range []string{"order inversions", "visitors", "enter", "freed slot to told, by polling", "--transport sse", "FAULTS", "Engine", "== 60 visitors =="} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("text lacks %q:\n%s", want, text.String())
 		}
@@ -37,6 +37,9 @@ func TestReports(t *testing.T) {
 		if strings.Contains(page.String(), bad) {
 			t.Errorf("the page holds %q", bad)
 		}
+	}
+	if !strings.Contains(page.String(), "freed slot to told, by polling") || !strings.Contains(page.String(), "--transport sse shows") {
+		t.Error("the page does not say that polling tells late")
 	}
 	if n := strings.Count(page.String(), "<svg"); n != 10 {
 		t.Errorf("%d charts, want five for each step", n)

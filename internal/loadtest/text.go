@@ -23,7 +23,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		p.steps(r.Steps)
 	}
 	for i := range r.Steps {
-		p.step(&r.Steps[i], len(r.Steps) > 1)
+		p.step(&r.Steps[i], r.Options.Transport, len(r.Steps) > 1)
 	}
 	p.f("\n%s\n", r.Verdict())
 	return p.err
@@ -125,7 +125,7 @@ func (s *Step) latency(op string) Quantile {
 	return Quantile{}
 }
 
-func (p *printer) step(s *Step, titled bool) {
+func (p *printer) step(s *Step, transport string, titled bool) {
 	if titled {
 		p.f("\n== %s visitors ==\n", thousands(int64(s.Visitors)))
 	}
@@ -147,7 +147,10 @@ func (p *printer) step(s *Step, titled bool) {
 	p.f("\nVisitors, in %s\n", seconds(s.DurationS))
 	p.table(s.Crowd.rows())
 	p.f("\nLatency, from when each exchange was due\n")
-	p.table(latencyRows(s))
+	p.table(latencyRows(s, transport))
+	if note := toldNote(s, transport); note != "" {
+		p.f("  %s\n", note)
+	}
 	if more := serviceRows(s); len(more) > 0 {
 		p.f("\nThe same from when it was sent (the rest is this load generator's own queue)\n")
 		p.table(append(latencyHead(), more...))
@@ -197,13 +200,26 @@ func quantileRow(name string, q *Quantile) []string {
 	return []string{name, thousands(int64(q.Count)), millis(q.MeanMS), millis(q.P50MS), millis(q.P95MS), millis(q.P99MS), millis(q.MaxMS)}
 }
 
-func latencyRows(s *Step) [][]string {
+// toldBy names how the news of an admission came.
+func toldBy(transport string) string {
+	return map[string]string{"poll": "by polling", "sse": "by sse", "ws": "by ws"}[transport]
+}
+
+// toldNote says why slots that are known late were not given late.
+func toldNote(s *Step, transport string) string {
+	if s.Told == nil || transport != "poll" {
+		return ""
+	}
+	return "Who polls learns of her turn when she next asks; --transport sse shows how fast usher tells it."
+}
+
+func latencyRows(s *Step, transport string) [][]string {
 	rows := latencyHead()
 	for i := range s.Latency {
 		rows = append(rows, quantileRow(s.Latency[i].Op, &s.Latency[i].Response))
 	}
 	if s.Told != nil {
-		rows = append(rows, quantileRow("freed slot to told", s.Told))
+		rows = append(rows, quantileRow("freed slot to told, "+toldBy(transport), s.Told))
 	}
 	return rows
 }
