@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -110,6 +111,10 @@ func (f *sidecarFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return &usageError{err}
 	}
+	return inLog(log, f.serve(cmd, log))
+}
+
+func (f *sidecarFlags) serve(cmd *cobra.Command, log *slog.Logger) (err error) {
 	if f.App == "" {
 		return &usageError{errors.New("--app is missing: the service, as http://127.0.0.1:3000")}
 	}
