@@ -37,7 +37,6 @@ type shard struct {
 	body    []byte
 	msg     Message
 	w       rawWrite
-	stopped bool
 }
 
 const (

@@ -9,7 +9,9 @@ import (
 )
 
 // replaced is a directory that can be exchanged for an empty one, as a restart does.
-type replaced struct{ p atomic.Pointer[memory.Directory] }
+type replaced struct {
+	p atomic.Pointer[memory.Directory]
+}
 
 func (r *replaced) Claim(ctx context.Context, c affinity.Claim) (affinity.Claimed, error) {
 	return r.p.Load().Claim(ctx, c)

@@ -131,7 +131,7 @@ func (p *peer) send(text string) { p.t.Helper(); p.frame(ws.OpText, text) }
 // next reads the next WebSocket frame.
 func (p *peer) next() (ws.Frame, error) {
 	p.nc.SetReadDeadline(time.Now().Add(20 * time.Second))
-	return ws.ReadFrame(p.br)
+	return readFrame(p.br)
 }
 
 // read reads the next STOMP frame, answering pings; code is that of a close.
@@ -546,4 +546,17 @@ func eventually(t testing.TB, ok func() bool) {
 		}
 	}
 	t.Fatal(errors.New("it never came to be"))
+}
+
+// readFrame reads one frame of the server's, of a megabyte at most.
+func readFrame(r io.Reader) (f ws.Frame, err error) {
+	if f.Header, err = ws.ReadHeader(r); err != nil {
+		return f, err
+	}
+	if f.Header.Length > 1<<20 {
+		return f, fmt.Errorf("a frame of %d bytes", f.Header.Length)
+	}
+	f.Payload = make([]byte, f.Header.Length)
+	_, err = io.ReadFull(r, f.Payload)
+	return f, err
 }
