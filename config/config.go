@@ -131,6 +131,8 @@ type Room struct {
 	Match []Match `yaml:"match"`
 	// Proxy mode: the server that admitted visitors reach. Empty: check mode, or API alone.
 	Origin string `yaml:"origin" example:"http://127.0.0.1:9000"`
+	// Proxy mode: equal GETs and HEADs that are under way at the same time become one request to the origin. collapse: {} switches it on. Of this node alone and not of the room's settings in the engine: changed in the file, and read again on SIGHUP.
+	Collapse Collapse `yaml:"collapse"`
 	// How many may be inside.
 	Capacity Capacity `yaml:"capacity"`
 	// How living instances are counted, for capacity.per_instance.
@@ -155,6 +157,49 @@ type Room struct {
 	SharedCache bool `yaml:"shared_cache"`
 	// The analysis advises to scale up when the expected wait exceeds this.
 	TargetWait time.Duration `yaml:"target_wait" default:"30s" min:"1s" max:"24h"`
+}
+
+// Collapse says how equal requests to an origin become one.
+type Collapse struct {
+	// On is set by a section in the file, be it empty.
+	On bool `yaml:"-"`
+
+	// Query parameters by which requests differ. Default: the query as it was sent. []: none. Danger: the origin sees the others too, those of the first visitor; name all that it heeds.
+	Query []string `yaml:"query" example:"page"`
+	// Request headers by which requests differ. A response whose Vary names another is not shared. Default: Accept, Accept-Encoding, Accept-Language, Origin, X-Requested-With.
+	Headers []string `yaml:"headers" pattern:"[A-Za-z0-9!#$%&'*+.^_|~-]+" patternhelp:"the name of a header" example:"Accept-Language"`
+	// Header that says whose request it is, set in front of usher or by usher (X-Usher-Ticket-Id). What carries Cookie or Authorization is then shared too, among requests with one value of it. Empty: such requests are never shared. Danger: a header that visitors can write lets them read each other's pages.
+	PrincipalHeader string `yaml:"principal_header" pattern:"[A-Za-z0-9!#$%&'*+.^_|~-]+" patternhelp:"the name of a header" example:"X-Usher-Ticket-Id"`
+	// Cookies, by name or by prefix with a *, that do not make a request somebody's. They are taken out of shared requests. Usher's own never reach an origin. Default: usher-*, __Host-usher-*.
+	IgnoreCookies []string `yaml:"ignore_cookies" pattern:"[A-Za-z0-9!#$%&'+.^_|~-]+[*]?" patternhelp:"the name of a cookie, or the beginning of one and *" example:"_ga*"`
+	// Headers taken out of shared requests, since they name the first visitor alone. Default: X-Usher-Ticket-Id, X-Usher-Token. []: none, for an origin that verifies the token; it sees the first visitor's.
+	DropHeaders []string `yaml:"drop_headers" pattern:"[A-Za-z0-9!#$%&'*+.^_|~-]+" patternhelp:"the name of a header" example:"X-Usher-Token"`
+	// How long the origin may take until the headers of a shared response.
+	Timeout time.Duration `yaml:"timeout" default:"30s" min:"10ms" max:"1h"`
+	// Most shared requests at the origin at once, of this node; others wait. 0: no limit.
+	Concurrency int `yaml:"concurrency" min:"0" max:"1000000"`
+	// Most shared requests to the origin a second, of this node; others wait. 0: no limit.
+	PerSecond int `yaml:"per_second" min:"0" max:"1000000"`
+	// How many of per_second may go at once. 0: a tenth of it.
+	Burst int `yaml:"burst" min:"0" max:"1000000"`
+	// Most requests that wait for these limits; beyond it 503 origin_busy.
+	MaxPending int `yaml:"max_pending" default:"1024" min:"1" max:"1000000"`
+	// Most visitors who wait for shared responses; beyond it 503 origin_busy.
+	MaxWaiters int `yaml:"max_waiters" default:"100000" min:"1" max:"10000000"`
+	// Most visitors who wait for one response.
+	MaxWaitersPerKey int `yaml:"max_waiters_per_key" default:"20000" min:"1" max:"10000000"`
+	// Longest body that is kept for those who come while it arrives; a longer one is shared only by those who were there first.
+	MaxBody Size `yaml:"max_body" default:"1MiB" min:"1KiB" max:"1GiB"`
+	// Most memory for such bodies, of the room.
+	MaxMemory Size `yaml:"max_memory" default:"256MiB" min:"1MiB" max:"1TiB"`
+	// How long a visitor may hold up the others of a long body before she is cut off.
+	SlowClient time.Duration `yaml:"slow_client" default:"10s" min:"10ms" max:"1h"`
+	// What becomes of a request that all visitors have left. finish: it goes on, since the next is near. cancel: it is cancelled.
+	OnLeave string `yaml:"on_leave" default:"finish" enum:"finish,cancel"`
+	// How long requests of one key go each by itself after a response that could not be shared.
+	NotShareableFor time.Duration `yaml:"not_shareable_for" default:"10s" min:"1ms" max:"1h"`
+	// on: an address that fails (5xx, 429, no answer) is asked again after 100ms, doubling to 2s, or as its Retry-After says; others get 503 origin_failing. off: each is sent on.
+	Backoff string `yaml:"backoff" default:"on" enum:"on,off"`
 }
 
 // Match is a host and a path with all below it.

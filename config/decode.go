@@ -47,6 +47,7 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value, depth int) {
 		n = n.Alias
 	}
 	d.src.at[path] = position{n.Line, n.Column}
+	d.switchOn(path, n, v)
 	if v.Type() == reflect.TypeFor[Later]() {
 		if n.Kind != yaml.ScalarNode {
 			v.Set(reflect.ValueOf(Later{n}))

@@ -45,6 +45,9 @@ type leaf struct {
 func roomLeaves(path string, t reflect.Type, out []leaf) []leaf {
 	for _, f := range fieldsOf(t) {
 		at := joinPath(path, keyOf(f))
+		if f.Type == reflect.TypeFor[Collapse]() {
+			continue // the file's alone
+		}
 		if f.Type.Kind() == reflect.Struct && !scalarType(f.Type) {
 			out = roomLeaves(at, f.Type, out)
 		} else {
@@ -55,6 +58,9 @@ func roomLeaves(path string, t reflect.Type, out []leaf) []leaf {
 }
 
 func findLeaf(leaves []leaf, key string) (found leaf, what, mend string) {
+	if key == "collapse" || strings.HasPrefix(key, "collapse.") {
+		return leaf{}, "is not part of the room's settings", "change it in the file of each node, and send SIGHUP"
+	}
 	var hits []leaf
 	var names []string
 	for _, l := range leaves {

@@ -41,6 +41,7 @@ func (k *checker) room(at string, r *Room) {
 	if r.Session.Claim > r.Session.Max {
 		k.add(at+".session.claim", fmt.Sprintf("%s is longer than max (%s)", formatDuration(r.Session.Claim), formatDuration(r.Session.Max)), "shorten it, or write 0 to switch it off")
 	}
+	k.collapse(at+".collapse", r)
 	k.schedule(at+".schedule", r.Schedule)
 	k.cors(at+".cors", r.CORS)
 	if dir := r.Page.Dir; dir != "" {
@@ -205,6 +206,7 @@ func (k *checker) warnings() {
 		k.roomWarnings(fmt.Sprintf("rooms[%d]", i), &c.Rooms[i], hostOrigin)
 	}
 	k.gateWarnings(hostOrigin)
+	k.collapseWarnings(hostOrigin)
 }
 
 func (k *checker) roomWarnings(at string, r *Room, hostOrigin map[string]string) {

@@ -39,6 +39,8 @@ type Options struct {
 	// that answers, by Refuse, or calls Forward. nil, or the answer nil: the request goes to the origin. It sees who was
 	// admitted and paths that no room protects, never usher's own paths; the request's Host is the one visitors see.
 	BeforeOrigin func() http.Handler
+	// Collapse stands between rooms and their origins; nil: nothing does.
+	Collapse Collapse
 	// Health of what else this node needs; an error makes ready 503. Default: rooms alone count.
 	Health func() error
 
@@ -66,6 +68,18 @@ type Options struct {
 	StatsEvery time.Duration
 	// DrainFor is how long a drain asked for by the admin API may take. Default 30s.
 	DrainFor time.Duration
+}
+
+// Collapse may answer several requests to an origin by one. What it gives is each visitor's own to change. It is never
+// asked about paths that no room protects.
+type Collapse interface {
+	// Collapses says whether it is to be asked about a room's requests.
+	Collapses(room string) bool
+	// RoundTrip is http.RoundTripper's, for a request of that room as it leaves usher. It sends by next, which is as good
+	// as any that it got before.
+	RoundTrip(room string, next http.RoundTripper, r *http.Request) (*http.Response, error)
+	// Refusal says what to tell a visitor of an error of RoundTrip's own; ok is false for those of next.
+	Refusal(err error) (status int, code string, retry time.Duration, ok bool)
 }
 
 // EnterLimit is a token bucket for new tickets, kept for each client address (an IPv6 /64 counts as one).

@@ -120,7 +120,7 @@ func (p *proxy) forward(f *forward) {
 	f.r = r
 	rp := httputil.ReverseProxy{
 		Rewrite: f.rewrite, ErrorHandler: f.failed,
-		Transport: p.transport, BufferPool: &p.buffers, ErrorLog: p.log,
+		Transport: f.via(p.transport), BufferPool: &p.buffers, ErrorLog: p.log,
 	}
 	rp.ModifyResponse = func(res *http.Response) error {
 		rp.FlushInterval = flushAfter(res.ContentLength)
@@ -238,7 +238,7 @@ func (f *forward) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 		s.log.Debug("an upgraded connection failed", "origin", f.origin.Host, "err", err)
 		return
 	}
-	var p *problem
+	p := f.refused(err)
 	var timeout net.Error
 	switch {
 	case f.overNow():
@@ -250,6 +250,7 @@ func (f *forward) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 		return
 	case f.body != nil && f.body.failed() != nil:
 		p = &problem{status: http.StatusBadRequest, code: "bad_request", detail: "the request's body could not be read to its end"}
+	case p != nil:
 	case errors.As(err, &timeout) && timeout.Timeout():
 		p = &problem{status: http.StatusGatewayTimeout, code: "origin_timeout", retry: originRetry,
 			detail: "the site behind the waiting room did not answer in time; your session is kept"}
@@ -257,7 +258,7 @@ func (f *forward) failed(_ http.ResponseWriter, _ *http.Request, err error) {
 		p = &problem{status: http.StatusBadGateway, code: "origin_unreachable", retry: originRetry,
 			detail: "the site behind the waiting room cannot be reached; your session is kept"}
 	}
-	if p.status >= 500 && f.g.told.now(f.origin.Host) {
+	if p.status >= 500 && p.code != codeBusy && f.g.told.now(f.origin.Host) {
 		s.log.Error("the origin did not answer; visitors keep their sessions", "origin", f.origin.String(), "code", p.code, "err", err)
 	}
 	h := f.w.Header()

@@ -45,6 +45,9 @@ func (s *Server) Reload(ctx context.Context, cfg *config.Config) error {
 	if err := s.gates.front.apply(cfg.Gates); err != nil {
 		errs = append(errs, err)
 	}
+	if err := s.shared.apply(cfg.Rooms); err != nil {
+		errs = append(errs, err)
+	}
 	if err := s.keys.Reload(); err != nil {
 		errs = append(errs, fmt.Errorf("the keys in use stay: %w", err))
 	}

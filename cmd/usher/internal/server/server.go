@@ -55,6 +55,7 @@ type Server struct {
 	keys   *token.Keys
 	token  config.Secret
 	gates  *gates
+	shared *collapse
 	routes *routes.Routes
 	front  *web.Server
 	traces *sdktrace.TracerProvider
@@ -142,8 +143,13 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	if err != nil {
 		return err
 	}
+	s.shared = newCollapse()
+	if err := s.shared.apply(s.cfg.Rooms); err != nil {
+		return err
+	}
+	registry.MustRegister(s.shared)
 	s.front, err = web.New(web.Options{
-		BeforeOrigin: s.gates.front.handler, Health: s.gates.store.Health,
+		Collapse: s.shared, BeforeOrigin: s.gates.front.handler, Health: s.gates.store.Health,
 		Rooms: s.rooms, Keys: s.keys, Observer: observer,
 		PublicURL: s.visitorURL(), TrustedProxies: s.cfg.TrustedProxies, AdminToken: s.token.Reveal(),
 		Registry: registry, Logger: s.log, Tracer: tracer,

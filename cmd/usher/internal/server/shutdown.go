@@ -65,6 +65,9 @@ func (s *Server) down() error {
 	if s.front != nil {
 		s.front.Close()
 	}
+	if s.shared != nil {
+		s.shared.close()
+	}
 	if s.stopBackground != nil {
 		s.stopBackground()
 	}
