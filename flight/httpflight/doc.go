@@ -40,7 +40,7 @@
 //
 // # In a configuration file
 //
-// Options are the keys of a "collapse:" section; all have defaults:
+// Options are the keys of a "collapse:" section, as usher has it for rooms in proxy mode; all have defaults:
 //
 //	collapse:
 //	  query: [page, sort]              # default: the query as sent
