@@ -33,6 +33,7 @@ type candidate struct {
 
 var candidates = []candidate{
 	{"own journal", openOwn},
+	{"memory engine: whole enters", openEngine},
 	{"raft-wal, an entry per group", openRaftWALGroup},
 	{"raft-wal, an entry per record", openRaftWALRecord},
 	{"pebble, Set+Sync per record", openPebbleSet},
