@@ -171,6 +171,9 @@ func TestCollapseSharesNothingPersonal(t *testing.T) {
 				}
 				seen[a.text], seen[a.header.Get("Set-Cookie")+"c"] = true, true
 			}
+			if n := active(t, s); path == "/premiere/bye" && n != 0 {
+				t.Errorf("%d sessions that were ended are there", n)
+			}
 			if o.asked.Load() != 20 {
 				t.Errorf("%d requests", o.asked.Load())
 			}
@@ -309,6 +312,38 @@ func TestCollapseReload(t *testing.T) {
 	all.Wait()
 	if log := j.String(); strings.Contains(log, "key=rooms") {
 		t.Error(log)
+	}
+}
+
+// A room that has gone from the file stays as it is, and so does its section.
+func TestCollapseOfRoomGone(t *testing.T) {
+	o := newSlow(t)
+	s, _ := start(t, collapsing(t, o.URL, ", collapse: {}"))
+	none := collapsing(t, o.URL, "")
+	none.Rooms = nil
+	if err := s.Reload(t.Context(), none); err != nil {
+		t.Fatal(err)
+	}
+	together(t, s, o, admitted(t, s, 5), "/premiere/map", func() bool { return inside(t, s) == "5" })
+	if o.asked.Load() != 1 {
+		t.Errorf("%d requests", o.asked.Load())
+	}
+}
+
+// With the ticket as principal a visitor's own requests are shared, cookies or not, and nobody else's.
+func TestCollapseByTicket(t *testing.T) {
+	o := newSlow(t)
+	s, _ := start(t, collapsing(t, o.URL, ", collapse: {principal_header: X-Usher-Ticket-Id, drop_headers: []}"))
+	two := admitted(t, s, 2)
+	all := []string{two[0], two[1], two[0], two[1], two[0], two[1]}
+	got := together(t, s, o, all, "/premiere/map", func() bool { return inside(t, s) == "6" }, "Cookie", "sid=1")
+	for i, a := range got {
+		if a.status != 200 || a.text != got[i%2].text {
+			t.Errorf("%+v", a)
+		}
+	}
+	if got[0].text == got[1].text || o.asked.Load() != 2 || o.named.Load() != 2 {
+		t.Errorf("%d requests, %d with a name", o.asked.Load(), o.named.Load())
 	}
 }
 
