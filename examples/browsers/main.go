@@ -75,7 +75,7 @@ func run() error {
 		Space: "browsers", Instance: id, Addr: l.Addr().String(), Every: 500 * time.Millisecond,
 		Build:  s.login,
 		Close:  func(t *tab, why error) { t.cancel() }, // also when a task hangs in it: closing the page ends the task
-		Locks:  keylock.Options{MaxHold: 8 * time.Second, Forced: func(string, uint64) { s.forced.Add(1) }},
+		Locks:  keylock.Options{MaxHold: 15 * time.Second, Forced: func(string, uint64) { s.forced.Add(1) }},
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
@@ -83,7 +83,7 @@ func run() error {
 	}
 	peer, err := gateway.Peer(s.owner, s.http, gateway.Options{
 		Directory: d, Key: gateway.Key{Query: "account"}, Secret: os.Getenv("SECRET"),
-		Health: gateway.Health{Every: 200 * time.Millisecond, FailAfter: 2 * time.Second},
+		Health: gateway.Health{Every: 200 * time.Millisecond, FailAfter: 10 * time.Second},
 	}, gateway.OwnedOptions{})
 	if err != nil {
 		return err
