@@ -22,6 +22,7 @@
 // # Parts
 //
 //	machine.go   what a command does: pure, no clock, no I/O        apply.go    what an event changes
+//	operate.go   configuration, state and schedule, as the machine obeys them
 //	line.go      living positions: place, head, sketch              opening.go  the draw and its proof
 //	rate.go      admissions a minute                                ticket.go   what is kept of a ticket
 //	event.go     the log's events and their binary form             snapshot.go a machine on disk
