@@ -39,12 +39,17 @@ func table() []rule {
 		{folder: "affinity/...", ours: []string{"affinity", "keylock"}, others: suiteClients(), why: "suites import the feature, never an engine"},
 		{folder: "affinity", ours: []string{"keylock"}, why: "features own their Store and know no engine"},
 
+		{folder: "instances/kubernetes", ours: []string{"instances"}, others: []string{"k8s.io/"}, http: true, why: "client-go stays in its own package"},
+		{folder: "instances", why: "counting knows no cluster"},
+
 		{folder: "push/...", ours: []string{"push"}, others: []string{"github.com/gobwas/"}, http: true, why: "transports add net/http to push"},
 		{folder: "push", others: []string{"github.com/gobwas/"}, why: "the hub is transport-free"},
 
-		{folder: "relay/...", ours: []string{"relay", "lease"}, others: []string{"*"}, http: true, why: "each sink brings its own client"},
+		{folder: "egress", why: "what may be dialled: keeper, webhooks and probes share it, it stands alone"},
+		{folder: "relay/...", ours: []string{"relay", "lease", "egress"}, others: []string{"*"}, http: true, why: "each sink brings its own client"},
 		{folder: "relay", ours: []string{"lease"}, why: "relay knows no SDK"},
-		{folder: "keeper", ours: []string{"lease"}, others: []string{"github.com/gobwas/"}, http: true, why: "keeper knows no engine"},
+		{folder: "keeper/...", ours: []string{"keeper"}, others: []string{"*"}, why: "each sink brings its own client"},
+		{folder: "keeper", ours: []string{"lease", "egress"}, others: []string{"github.com/gobwas/"}, http: true, why: "keeper knows no engine"},
 
 		{folder: "token", others: []string{"github.com/go-jose/go-jose/"}, why: "token stands alone, on one JOSE library"},
 		{folder: "admission", ours: []string{"token"}, http: true, why: "origins import it: it stays small"},
