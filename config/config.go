@@ -79,31 +79,41 @@ type Service struct {
 
 // Engine says where state is kept.
 type Engine struct {
-	// memory: one node, state in memory behind a durable log on disk. redis: many nodes share one Redis (not in this build).
+	// memory: one node, state in memory behind a durable log on disk. redis: many nodes share one Redis or Valkey, and nothing else.
 	Kind string `yaml:"kind" default:"memory" enum:"memory,redis"`
-	// The data folder of the memory engine; admin token and signing keys are kept there too. One process at a time.
+	// The data folder of the memory engine, one process at a time; signing keys are kept there too. With redis only the admin token is, if none is given.
 	Dir string `yaml:"dir" default:"./usher-data"`
 	// sync: an answered call is on disk. none: state is lost with the process; for tests and demonstrations.
-	Durability string `yaml:"durability" default:"sync" enum:"sync,none"`
-	// Redis addresses.
-	Addrs []string `yaml:"addrs" only:"redis"`
+	Durability string `yaml:"durability" default:"sync" enum:"sync,none" only:"memory"`
+	// Redis addresses: the one server; some of the Cluster's; or all Sentinels.
+	Addrs []string `yaml:"addrs" only:"redis" example:"127.0.0.1:6379"`
 	// Redis set-up.
-	Mode string `yaml:"mode" enum:"single,cluster,sentinel" only:"redis"`
-	// Redis ACL user.
+	Mode string `yaml:"mode" default:"single" enum:"single,cluster,sentinel" only:"redis"`
+	// Redis ACL user. Empty: the default user.
 	Username string `yaml:"username" only:"redis"`
-	// Redis password.
+	// Redis password, or USHER_REDIS_PASSWORD.
 	Password Secret `yaml:"password" only:"redis"`
-	// Speak TLS to Redis.
+	// Speak TLS to Redis. Its certificate is verified.
 	TLS bool `yaml:"tls" only:"redis"`
+	// PEM file with the authorities that sign the certificates of Redis. Empty: those of the system.
+	TLSCA string `yaml:"tls_ca" only:"redis" example:"/etc/usher/redis-ca.crt"`
+	// PEM file with usher's own certificate, for a Redis that asks for one.
+	TLSCert string `yaml:"tls_cert" only:"redis" example:"/etc/usher/redis.crt"`
+	// PEM file with the key of tls_cert.
+	TLSKey string `yaml:"tls_key" only:"redis" example:"/etc/usher/redis.key"`
 	// Name of the master that Sentinel watches.
-	SentinelMaster string `yaml:"sentinel_master" only:"redis"`
+	SentinelMaster string `yaml:"sentinel_master" only:"redis" example:"mymaster"`
+	// ACL user of the Sentinels, where it is not that of Redis.
+	SentinelUsername string `yaml:"sentinel_username" only:"redis"`
+	// Password of the Sentinels, or USHER_SENTINEL_PASSWORD.
+	SentinelPassword Secret `yaml:"sentinel_password" only:"redis"`
 	// How long one attempt to connect to Redis may take.
 	DialTimeout time.Duration `yaml:"dial_timeout" default:"5s" min:"100ms" max:"1m" only:"redis"`
 }
 
 // Keys says where signing keys come from.
 type Keys struct {
-	// Folder of the signing keys, or the keys themselves in USHER_KEYS. Empty: the data folder.
+	// Folder of the signing keys, or the keys themselves in USHER_KEYS. Empty: the data folder, or, with redis, made there once and shared by all nodes. Danger: then whoever reads that Redis can make tickets and admissions.
 	Dir string `yaml:"dir"`
 	// The keys themselves; from the environment alone, never from the file.
 	Inline Secret `yaml:"-"`

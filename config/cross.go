@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -25,16 +24,6 @@ func (k *checker) notYet() {
 	}
 	if len(k.c.Egress.Allow) > 0 {
 		k.add("egress.allow", "nothing in this build calls out by itself yet", wait)
-	}
-	if k.c.Engine.Kind == "redis" {
-		k.add("engine.kind", "redis is not in this build yet", "use kind: memory, which serves one node and keeps its state on disk")
-	}
-	if k.c.Engine.Kind == "memory" {
-		for _, f := range fieldsOf(reflect.TypeFor[Engine]()) {
-			if f.Tag.Get("only") == "redis" && k.src.set("engine."+keyOf(f)) {
-				k.add("engine."+keyOf(f), "belongs to kind: redis, and kind is memory", "remove it")
-			}
-		}
 	}
 	for i, r := range k.c.Rooms {
 		at := fmt.Sprintf("rooms[%d].instances", i)

@@ -182,7 +182,8 @@ func syntaxProblem(file string, data []byte, err error) Problem {
 }
 
 // ApplyEnv takes the secrets of the environment: USHER_ADMIN_TOKEN,
-// USHER_SERVICE_TOKENS (comma-separated) and USHER_KEYS. Each replaces what
+// USHER_SERVICE_TOKENS (comma-separated), USHER_KEYS, USHER_REDIS_PASSWORD and
+// USHER_SENTINEL_PASSWORD. Each replaces what
 // the file says; an unset or empty variable changes nothing.
 func (c *Config) ApplyEnv(getenv func(string) string) {
 	if v := strings.TrimSpace(getenv("USHER_ADMIN_TOKEN")); v != "" {
@@ -200,5 +201,16 @@ func (c *Config) ApplyEnv(getenv func(string) string) {
 	}
 	if v := strings.TrimSpace(getenv("USHER_KEYS")); v != "" {
 		c.Keys.Inline = NewSecret(v)
+	}
+	if c.Engine.Kind != "redis" { // they are other programs' too
+		return
+	}
+	if v := getenv("USHER_REDIS_PASSWORD"); v != "" {
+		c.Engine.Password = NewSecret(v)
+		c.src.forget("engine.password", "USHER_REDIS_PASSWORD")
+	}
+	if v := getenv("USHER_SENTINEL_PASSWORD"); v != "" {
+		c.Engine.SentinelPassword = NewSecret(v)
+		c.src.forget("engine.sentinel_password", "USHER_SENTINEL_PASSWORD")
 	}
 }

@@ -190,7 +190,7 @@ func (k *checker) warnings() {
 			k.add(fmt.Sprintf("trusted_proxies[%d]", i), "trusts everybody: any visitor may claim any address", "name the proxy's own network")
 		}
 	}
-	for _, path := range []string{"admin.token", "service.tokens[0]", "engine.password"} {
+	for _, path := range []string{"admin.token", "service.tokens[0]", "engine.password", "engine.sentinel_password"} {
 		if k.src.open && k.src.set(path) {
 			k.add(path, "stands in a file that others may read", "chmod 600 "+k.src.file+", or use the environment")
 		}

@@ -18,6 +18,7 @@ func (c *Config) check() Problems {
 	k := &checker{c: c, src: c.src}
 	k.fields("", reflect.ValueOf(c).Elem(), "")
 	k.notYet()
+	k.engine()
 	k.listeners()
 	k.secrets()
 	k.rooms()
