@@ -46,6 +46,7 @@ func table() []rule {
 		{folder: "push", others: []string{"github.com/gobwas/"}, why: "the hub is transport-free"},
 
 		{folder: "egress", why: "what may be dialled: keeper, webhooks and probes share it, it stands alone"},
+		{folder: "relay/roomlog", ours: []string{"relay", "room"}, why: "it reads rooms, and knows no engine"},
 		{folder: "relay/...", ours: []string{"relay", "lease", "egress"}, others: []string{"*"}, http: true, why: "each sink brings its own client"},
 		{folder: "relay", ours: []string{"lease"}, why: "relay knows no SDK"},
 		{folder: "keeper/...", ours: []string{"keeper"}, others: []string{"*"}, why: "each sink brings its own client"},
