@@ -42,3 +42,13 @@ type Follower interface {
 	// Apply brings events in order, without a gap.
 	Apply([]Event)
 }
+
+// Keeper is what a Store may be as well: it keeps a room's log for named readers, up to log.max_bytes, however long
+// log.retain is. What it was told lasts until the engine is closed: readers say it again after a start, before the log is
+// trimmed (which no engine does in its first minute, but for log.max_bytes).
+type Keeper interface {
+	// KeepFor says that reader still needs every event behind after; it replaces what was said for it before.
+	KeepFor(ctx context.Context, room, reader string, after Cursor) error
+	// LetGo forgets the reader.
+	LetGo(ctx context.Context, room, reader string) error
+}

@@ -38,6 +38,9 @@ type host struct {
 	pending   []batch    // made, not yet durable
 	followers map[*follow]struct{}
 
+	opened  time.Time
+	readers map[string]room.Cursor // what they have read; the log is kept behind it; under mu
+
 	snapshot     journal.Pos // of the last snapshot; the keeper's own
 	snapshotSize int64
 }
@@ -53,7 +56,7 @@ type batch struct {
 }
 
 func (e *Engine) openHost(id string) (*host, error) {
-	h := &host{engine: e, id: id, again: make(chan struct{}, 1), followers: map[*follow]struct{}{}}
+	h := &host{engine: e, id: id, opened: time.Now(), again: make(chan struct{}, 1), followers: map[*follow]struct{}{}}
 	h.ctx, h.stop = context.WithCancel(e.ctx)
 	j, err := journal.Open(filepath.Join(e.dir, "rooms", id), journal.Options{
 		FS: e.opts.FS, Logger: e.log.With("room", id), NoSync: e.opts.NoSync, OnDurable: h.durable,

@@ -178,11 +178,59 @@ func (h *host) keepLog() {
 			}
 		}
 		since := time.UnixMicro(h.engine.now()).Add(-time.Duration(keep.Retain))
-		if _, err := h.journal.Trim(journal.Keep{From: h.journal.Durable(), Since: since, MaxBytes: int64(keep.MaxBytes)}); err != nil {
+		if _, err := h.journal.Trim(journal.Keep{From: h.slowest(), Since: since, MaxBytes: int64(keep.MaxBytes)}); err != nil {
 			h.engine.log.Error("the log was not trimmed", "room", h.id, "err", err)
 		}
 		h.index.trim(h.journal.Floor())
 	}
+}
+
+// keepFirst is how long nothing is let go of after a start but by log.max_bytes: readers have not said yet what they need.
+const keepFirst = time.Minute
+
+// slowest is where the slowest of those who said so reads on.
+func (h *host) slowest() journal.Pos {
+	if time.Since(h.opened) < keepFirst {
+		return h.journal.Floor()
+	}
+	from := h.journal.Durable()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, after := range h.readers {
+		n := after.N
+		if after.Epoch < h.epoch {
+			n = 0
+		}
+		from = min(from, h.index.before(n, h.journal.Floor()).pos)
+	}
+	return from
+}
+
+// KeepFor implements room.Keeper.
+func (e *Engine) KeepFor(_ context.Context, id, reader string, after room.Cursor) error {
+	h, err := e.host(id)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.readers == nil {
+		h.readers = map[string]room.Cursor{}
+	}
+	h.readers[reader] = after
+	return nil
+}
+
+// LetGo implements room.Keeper.
+func (e *Engine) LetGo(_ context.Context, id, reader string) error {
+	h, err := e.host(id)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.readers, reader)
+	return nil
 }
 
 // fitSegments keeps the files of a small log small, since only whole files are deleted.
