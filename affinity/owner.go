@@ -2,7 +2,6 @@ package affinity
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"sync"
@@ -31,6 +30,9 @@ type Owner[S any] struct {
 	draining bool
 	deadline time.Time // of the drain; zero: none
 	failing  error     // the directory's last answer
+	failed   time.Time // when the call began that says so
+	ticked   time.Time // this process ran
+	awake    time.Time // what was asked before it counts for nothing: this process stood still
 }
 
 // Session is what Use lends.
@@ -70,6 +72,7 @@ func Open[S any](store Store, opts Options[S]) (*Owner[S], error) {
 	}
 	o.locks = keylock.New(lock)
 	o.ctx, o.stop = context.WithCancelCause(context.Background())
+	o.ticked = time.Now()
 	o.wg.Go(o.refreshLoop)
 	o.wg.Go(o.watchLoop)
 	return o, nil
@@ -113,12 +116,12 @@ func (o *Owner[S]) Use(ctx context.Context, key string, f func(ctx context.Conte
 func (o *Owner[S]) enter(ctx context.Context, key string) (*session[S], error) {
 	for {
 		o.mu.Lock()
-		s, failing := o.sessions[key], o.failing
+		s := o.sessions[key]
 		if s == nil {
 			o.mu.Unlock()
 			return o.claim(ctx, key)
 		}
-		if fresh := time.Since(s.confirmed) < 3*o.opts.Every; fresh || failing != nil && time.Since(s.confirmed) < o.opts.TTL-o.opts.Margin {
+		if o.trusts(s, time.Now()) {
 			s.busy++
 			o.mu.Unlock()
 			return s, nil
@@ -135,6 +138,31 @@ func (o *Owner[S]) enter(ctx context.Context, key string) (*session[S], error) {
 	}
 }
 
+// trusts says whether a session may be used without asking: it was confirmed lately, or the directory is known to be away;
+// and this process has not stood still since. Called with mu held.
+func (o *Owner[S]) trusts(s *session[S], now time.Time) bool {
+	o.notice(now)
+	age := now.Sub(s.confirmed)
+	return s.confirmed.After(o.awake) && age < 3*o.opts.Every ||
+		o.failing != nil && o.failed.After(o.awake) && age < o.opts.TTL-o.opts.Margin
+}
+
+// notice finds out whether the process stood still: watchLoop did not tick for a second longer than it should have. In that
+// time others may have found this instance dead. Called with mu held.
+func (o *Owner[S]) notice(now time.Time) {
+	if now.Sub(o.ticked) > o.tick()+time.Second {
+		o.awake = now
+	}
+	if now.After(o.ticked) {
+		o.ticked = now
+	}
+}
+
+// tick is how often watchLoop looks.
+func (o *Owner[S]) tick() time.Duration {
+	return max(min(o.opts.Every/5, time.Second), time.Millisecond)
+}
+
 func (s *session[S]) confirmedAt(o *Owner[S]) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -146,178 +174,6 @@ func (o *Owner[S]) leave(s *session[S]) {
 	defer o.mu.Unlock()
 	s.busy--
 	s.used = time.Now()
-}
-
-// claim asks for the key and builds its session.
-func (o *Owner[S]) claim(ctx context.Context, key string) (*session[S], error) {
-	if err := o.reserve(); err != nil {
-		return nil, o.elsewhere(ctx, key, err)
-	}
-	defer func() {
-		o.mu.Lock()
-		o.building--
-		o.mu.Unlock()
-	}()
-	for range 3 {
-		token := o.token(key)
-		began := time.Now()
-		got, err := o.ask(ctx, key, token)
-		if err != nil {
-			return nil, err // the token is kept: the next one to ask is the same claim
-		}
-		o.forgetToken(key)
-		switch {
-		case got.Verdict == Yours:
-			return o.build(ctx, key, got.Row, began)
-		case got.Verdict == Theirs && got.Row.Owner == o.id:
-			// A row of our own that no session here belongs to: its clear was lost.
-			if _, err := o.clear(ctx, key, got.Row.Generation); err != nil {
-				return nil, err
-			}
-		case got.Verdict == Theirs:
-			return nil, &NotOwnerError{got.Row}
-		}
-	}
-	return nil, fmt.Errorf("%w: the claim of %q was taken back three times", ErrUnavailable, key)
-}
-
-// elsewhere says who has the session that cannot be made here.
-func (o *Owner[S]) elsewhere(ctx context.Context, key string, why error) error {
-	if errors.Is(why, ErrClosed) {
-		return why
-	}
-	if row, err := o.Lookup(ctx, key); err == nil && row.State != None && row.Owner != o.id {
-		return &NotOwnerError{row}
-	}
-	return why
-}
-
-func (o *Owner[S]) reserve() error {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case o.ctx.Err() != nil:
-		return context.Cause(o.ctx)
-	case o.draining:
-		return ErrDraining
-	case o.opts.MaxSessions > 0 && len(o.sessions)+o.building >= o.opts.MaxSessions:
-		return ErrCapacity
-	}
-	o.building++
-	return nil
-}
-
-// maxTokens bounds what is remembered of an outage; a claim that is forgotten ends at its deadline.
-const maxTokens = 10_000
-
-func (o *Owner[S]) token(key string) string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	t := o.tokens[key]
-	if t == "" {
-		if len(o.tokens) >= maxTokens {
-			clear(o.tokens)
-		}
-		t = rand.Text()
-		o.tokens[key] = t
-	}
-	return t
-}
-
-func (o *Owner[S]) forgetToken(key string) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.tokens, key)
-}
-
-// ask claims, and asks a second time when the answer was lost.
-func (o *Owner[S]) ask(ctx context.Context, key, token string) (Claimed, error) {
-	var got Claimed
-	var err error
-	for range 2 {
-		call, cancel := context.WithTimeout(ctx, o.opts.CallTimeout)
-		got, err = o.store.Claim(call, Claim{
-			Space: o.opts.Space, Key: key, Owner: o.id, Addr: o.opts.Addr, Token: token, Build: o.opts.BuildFor,
-		})
-		cancel()
-		if err == nil || ctx.Err() != nil || errors.Is(err, ErrBadRequest) || errors.Is(err, ErrForeign) {
-			break
-		}
-	}
-	return got, unavailable(err)
-}
-
-func unavailable(err error) error {
-	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrBadRequest) || errors.Is(err, ErrForeign) {
-		return err
-	}
-	return fmt.Errorf("%w: %w", ErrUnavailable, err)
-}
-
-func (o *Owner[S]) clear(ctx context.Context, key string, gen uint64) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, o.opts.CallTimeout)
-	defer cancel()
-	got, err := o.store.Clear(ctx, Clear{Space: o.opts.Space, Key: key, Owner: o.id, Generation: gen})
-	return got.Cleared, unavailable(err)
-}
-
-func (o *Owner[S]) build(ctx context.Context, key string, row Row, began time.Time) (*session[S], error) {
-	bctx, cancel := context.WithDeadlineCause(ctx, began.Add(o.opts.BuildFor), fmt.Errorf("affinity: the session was not built within %v", o.opts.BuildFor))
-	defer cancel()
-	defer context.AfterFunc(o.ctx, cancel)()
-	v, err := o.opts.Build(bctx, key, row.Generation)
-	if o.opts.Observer != nil {
-		o.opts.Observer.Built(key, time.Since(began), err)
-	}
-	if err != nil {
-		o.release(key, row.Generation)
-		return nil, err
-	}
-	now := time.Now()
-	s := &session[S]{Session: Session[S]{Value: v, Key: key, ID: rand.Text(), Generation: row.Generation}, born: now, used: now, confirmed: now}
-	s.ctx, s.cancel = context.WithCancelCause(context.Background())
-	s.busy = 1
-	// It is here before the directory says so: who reads the row may come at once.
-	o.mu.Lock()
-	o.sessions[key] = s
-	o.mu.Unlock()
-	// The row must say ready before anybody uses it. What ctx says counts no more: the session exists.
-	held, err := o.confirm(context.WithoutCancel(ctx), []*session[S]{s}, true)
-	err = unavailable(err)
-	o.mu.Lock()
-	here := o.sessions[key] == s
-	o.mu.Unlock()
-	switch {
-	case err == nil && !held[0]:
-		err = ErrLost
-	case err == nil && !here: // retired before it was used
-		err = context.Cause(s.ctx)
-	case err == nil && o.ctx.Err() != nil:
-		err = context.Cause(o.ctx)
-	case err == nil && context.Cause(ctx) == keylock.ErrForced:
-		err = keylock.ErrForced
-	}
-	if err != nil {
-		o.retire(key, s.Generation, err)
-		return nil, err
-	}
-	return s, nil
-}
-
-// release gives a row back aside, and again for a while when the directory does not answer; after that it expires.
-func (o *Owner[S]) release(key string, gen uint64) {
-	o.away.Go(func() {
-		for wait := 50 * time.Millisecond; wait < 10*time.Second; wait *= 3 {
-			if _, err := o.clear(context.Background(), key, gen); err == nil || errors.Is(err, ErrBadRequest) {
-				return
-			}
-			select {
-			case <-time.After(wait):
-			case <-o.ctx.Done():
-				return
-			}
-		}
-	})
 }
 
 // retire ends a session. gen 0: whichever there is.

@@ -332,6 +332,41 @@ func TestStoppedOwnerAsksFirst(t *testing.T) {
 	})
 }
 
+// What an owner knew before it stood still counts for nothing: neither that its row had been confirmed a moment ago, nor that
+// the directory was away.
+func TestOwnerThatStoodStillAsksFirst(t *testing.T) {
+	for name, away := range map[string]bool{"confirmed lately": false, "the directory was away": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				f := &flaky{Store: w.dir}
+				a, b := w.owner("a", f, nil), w.owner("b", w.dir, nil)
+				defer a.Close()
+				defer b.Close()
+				old := w.must(a, "k")
+				if f.away.Store(away); away {
+					time.Sleep(20 * time.Second)
+					if w.must(a, "k") != old {
+						t.Fatal("another session")
+					}
+				}
+				row, _ := b.Lookup(t.Context(), "k")
+				_, _ = w.dir.Clear(t.Context(), affinity.Clear{Space: "s", Key: "k", Owner: row.Owner, Generation: row.Generation})
+				w.must(b, "k")
+				f.away.Store(false)
+				a.StandStill(3 * time.Second)
+				var other *affinity.NotOwnerError
+				if _, err := w.visit(a, "k"); !errors.As(err, &other) || other.Row.Owner.Instance != "b" {
+					t.Errorf("it served: %v", err)
+				}
+				synctest.Wait()
+				if !errors.Is(why(old), affinity.ErrLost) {
+					t.Errorf("closed: %v", why(old))
+				}
+			})
+		})
+	}
+}
+
 func TestForcedReleaseRetiresTheSession(t *testing.T) {
 	inBubble(t, func(t *testing.T, w *world) {
 		o := w.owner("a", w.dir, func(o *affinity.Options[*thing]) {

@@ -46,7 +46,7 @@ func (o *Owner[S]) confirm(ctx context.Context, all []*session[S], ready bool) (
 	got, err := o.store.Refresh(ctx, Refresh{Space: o.opts.Space, Owner: o.id, TTL: o.opts.TTL, Items: items})
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.note(err)
+	o.note(began, err)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (o *Owner[S]) confirm(ctx context.Context, all []*session[S], ready bool) (
 }
 
 // note remembers whether the directory answers. Called with mu held.
-func (o *Owner[S]) note(err error) {
+func (o *Owner[S]) note(began time.Time, err error) {
 	if o.ctx.Err() != nil {
 		return
 	}
@@ -68,7 +68,7 @@ func (o *Owner[S]) note(err error) {
 	} else if err == nil && o.failing != nil {
 		o.opts.Logger.Info("the directory answers again", "space", o.opts.Space)
 	}
-	o.failing = unavailable(err)
+	o.failing, o.failed = unavailable(err), began
 }
 
 // refresh confirms sessions and ends those that are no longer ours.
@@ -96,9 +96,10 @@ func (o *Owner[S]) announce(ctx context.Context) {
 	o.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, o.opts.CallTimeout)
 	defer cancel()
+	began := time.Now()
 	got, err := o.store.Announce(ctx, a)
 	o.mu.Lock()
-	o.note(err)
+	o.note(began, err)
 	switch {
 	case err != nil:
 	case got.Draining && !o.draining:
@@ -118,7 +119,7 @@ func (o *Owner[S]) announce(ctx context.Context) {
 
 // watchLoop ends what time ends. It asks nobody, so that no call that hangs keeps a session from ending.
 func (o *Owner[S]) watchLoop() {
-	tick := time.NewTicker(max(min(o.opts.Every/5, time.Second), time.Millisecond))
+	tick := time.NewTicker(o.tick())
 	defer tick.Stop()
 	for {
 		select {
@@ -134,6 +135,7 @@ func (o *Owner[S]) watchLoop() {
 		}
 		var ends []end
 		o.mu.Lock()
+		o.notice(now)
 		for key, s := range o.sessions {
 			why := error(nil)
 			switch {

@@ -84,7 +84,8 @@ type Gateway struct {
 	rows    map[string]cachedRow
 	list    []affinity.Instance
 	listed  time.Time
-	placed  map[string]int // since the last list
+	placed  map[string]int // what the instance has not announced yet
+	expiry  map[string]time.Time
 
 	listing sync.Mutex
 	buffers bufferPool

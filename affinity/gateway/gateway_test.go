@@ -107,9 +107,9 @@ func TestBodyIsSentAgainExactly(t *testing.T) { // cases/affinity 9
 	}))
 	defer not.Close()
 	stale := affinity.Identity{Instance: "a", Epoch: 1}
-	lie := func(key string) {
+	lie := func(key, addr string) {
 		t.Helper()
-		got, err := d.Claim(t.Context(), affinity.Claim{Space: "site", Key: key, Owner: stale, Addr: not.Listener.Addr().String(), Token: key, Build: time.Minute})
+		got, err := d.Claim(t.Context(), affinity.Claim{Space: "site", Key: key, Owner: stale, Addr: addr, Token: key, Build: time.Minute})
 		if err != nil || got.Verdict != affinity.Yours {
 			t.Fatal(got, err)
 		}
@@ -121,7 +121,7 @@ func TestBodyIsSentAgainExactly(t *testing.T) { // cases/affinity 9
 	g, srv := before(t, d, nil)
 	announced(t, d, 1)
 	body := fmt.Sprintf(`{"account": "json", "more": %q}`, rand.Text())
-	lie("json")
+	lie("json", not.Listener.Addr().String())
 	if a, code := post(t, srv.URL, strings.NewReader(body)); code != 200 || a.Body != body || a.Key != "json" || a.Instance != "b" {
 		t.Errorf("%d %+v", code, a)
 	}
@@ -129,7 +129,7 @@ func TestBodyIsSentAgainExactly(t *testing.T) { // cases/affinity 9
 		t.Errorf("%+v", g.Stats())
 	}
 	// One that was too long to be kept, and was partly sent, is not sent again.
-	lie("large")
+	lie("large", not.Listener.Addr().String())
 	if _, code := post(t, srv.URL+"/?account=large", bytes.NewReader(make([]byte, 1<<20))); code < 500 {
 		t.Errorf("code %d", code)
 	}
@@ -137,8 +137,7 @@ func TestBodyIsSentAgainExactly(t *testing.T) { // cases/affinity 9
 		t.Errorf("%+v", g.Stats())
 	}
 	// Without a connection nothing was sent, so it may be however long.
-	not.Close()
-	lie("refused")
+	lie("refused", deadAddr(t))
 	if a, code := post(t, srv.URL+"/?account=refused", bytes.NewReader(bytes.Repeat([]byte("x"), 1<<20))); code != 200 || len(a.Body) != 1<<20 {
 		t.Errorf("code %d, %d bytes", code, len(a.Body))
 	}
@@ -235,8 +234,16 @@ func TestDirectoryAway(t *testing.T) { // cases/affinity 5
 
 func TestProbesDoNotWaitForSessions(t *testing.T) { // cases/affinity 19
 	d := memory.NewDirectory(nil)
-	owner, _ := here(t, d, "a", nil)
-	_, srv := before(t, d, func(o *gateway.Options) { o.Health.FailAfter = 300 * time.Millisecond })
+	owner, instance := here(t, d, "a", nil)
+	var probes atomic.Int32
+	inner := instance.Config.Handler
+	instance.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		inner.ServeHTTP(w, r)
+		if r.URL.Path == "/health/live" {
+			probes.Add(1)
+		}
+	})
+	_, srv := before(t, d, nil)
 	announced(t, d, 1)
 	first := must(t, srv.URL+"/?account=1")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -247,10 +254,15 @@ func TestProbesDoNotWaitForSessions(t *testing.T) { // cases/affinity 19
 		slow <- err
 	}()
 	eventually(t, "the slow call holds the session", func() bool { return owner.Locks().Stats().Held == 1 })
+	answered := probes.Load()
+	eventually(t, "probes are answered beside it", func() bool { return probes.Load() > answered+5 })
 	select {
 	case err := <-slow:
 		t.Fatalf("the slow call was thrown out: %v", err)
-	case <-time.After(time.Second): // several times FailAfter
+	default:
+	}
+	if owner.Locks().Stats().Held != 1 {
+		t.Fatal("the slow call does not hold the session any more")
 	}
 	cancel()
 	if a := must(t, srv.URL+"/?account=1"); a.Generation != first.Generation {
@@ -324,12 +336,7 @@ func TestSoakUpgradesToADeadOwner(t *testing.T) { // cases/affinity 10
 		n = 10_000
 	}
 	d := memory.NewDirectory(nil)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	dead := l.Addr().String()
-	l.Close()
+	dead := deadAddr(t)
 	// Half of them are refused, half are cut by an owner that dies in the handshake.
 	dying, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -127,6 +127,7 @@ func (g *Gateway) probe(ctx context.Context, p *pulse) {
 			p.failing = now
 		}
 		p.down = p.down || now.Sub(p.failing) >= g.opts.Health.FailAfter
+		g.log.Debug("a probe was not answered", "instance", p.owner.Instance, "addr", p.addr, "for", now.Sub(p.failing), "err", err)
 	}
 	if p.down && !was {
 		g.log.Warn("an instance is dead; its clients are cut off", "instance", p.owner.Instance, "addr", p.addr, "err", err)

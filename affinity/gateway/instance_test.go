@@ -4,14 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -82,17 +86,19 @@ type answer struct {
 	Header     http.Header
 }
 
+// opts are patient: a machine that is busy with other tests must not make a living instance look dead. A process that was
+// killed refuses connections and is dead at once.
 func opts(d affinity.Store) gateway.Options {
 	return gateway.Options{
 		Space: "site", Directory: d, Secret: secret, Key: gateway.Key{Query: "account", JSON: "account"},
-		Health: gateway.Health{Every: 100 * time.Millisecond, Timeout: 300 * time.Millisecond, FailAfter: 1500 * time.Millisecond},
+		Health: gateway.Health{Every: 100 * time.Millisecond, Timeout: 5 * time.Second, FailAfter: time.Minute},
 	}
 }
 
 // runInstance is a process of its own: an Owned, or with peers a Peer.
 func runInstance() error {
 	id, redisAddr, listen := os.Getenv("GATEWAY_TEST_INSTANCE"), os.Getenv("REDIS"), os.Getenv("LISTEN")
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{redisAddr}, DisableCache: true})
+	c, err := dialRedis(redisAddr)
 	if err != nil {
 		return err
 	}
@@ -155,6 +161,36 @@ func startInstance(t *testing.T, id, redisAddr, listen string, env ...string) *i
 	return in
 }
 
+// ownIP is a loopback address that only this process uses, so that a port of it which an instance left is not somebody
+// else's a moment later.
+var ownIP = func() string {
+	ip := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	l, err := net.Listen("tcp", ip+":0")
+	if err != nil {
+		return "127.0.0.1" // not all systems have the whole of 127.0.0.0/8
+	}
+	l.Close()
+	return ip
+}()
+
+// deadAddr refuses connections until the test has ended: it is bound, and nobody listens.
+func deadAddr(t *testing.T) string {
+	t.Helper()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	sa, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint("127.0.0.1:", sa.(*syscall.SockaddrInet4).Port)
+}
+
 // kill is kill -9.
 func (in *instance) kill() {
 	if in.cmd != nil {
@@ -164,14 +200,38 @@ func (in *instance) kill() {
 	}
 }
 
-// redisServer is one that a test can stop and start again.
-type redisServer struct {
-	t    *testing.T
-	addr string
-	cmd  *exec.Cmd
+// pause stops a process as SIGSTOP does, and returns when all of it stands still. The signal alone says nothing: on a busy
+// machine the process goes on for a while.
+func pause(t *testing.T, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the process stands still", func() bool {
+		var ws syscall.WaitStatus
+		pid, err := syscall.Wait4(p.Pid, &ws, syscall.WUNTRACED|syscall.WNOHANG, nil)
+		if err != nil && err != syscall.EINTR {
+			t.Fatal(err)
+		}
+		return pid == p.Pid && ws.Stopped()
+	})
 }
 
-func startRedis(t *testing.T) string { return newRedis(t).addr }
+func resume(t *testing.T, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// redisServer is one that a test can stop and start again. It listens on a Unix socket: nobody else takes that meanwhile.
+type redisServer struct {
+	t         *testing.T
+	dir, sock string
+	cmd       *exec.Cmd
+}
+
+func startRedis(t *testing.T) string { return newRedis(t).sock }
 
 func newRedis(t *testing.T) *redisServer {
 	t.Helper()
@@ -181,12 +241,8 @@ func newRedis(t *testing.T) *redisServer {
 		}
 		t.Skip("needs redis-server, which is not installed")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	r := &redisServer{t: t, addr: l.Addr().String()}
-	l.Close()
+	dir := t.TempDir()
+	r := &redisServer{t: t, dir: dir, sock: filepath.Join(dir, "redis.sock")}
 	t.Cleanup(r.kill)
 	r.start()
 	return r
@@ -195,13 +251,13 @@ func newRedis(t *testing.T) *redisServer {
 // start starts it empty.
 func (r *redisServer) start() {
 	r.t.Helper()
-	_, port, _ := net.SplitHostPort(r.addr)
-	r.cmd = exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", r.t.TempDir())
+	_ = os.Remove(r.sock)
+	r.cmd = exec.Command("redis-server", "--port", "0", "--unixsocket", r.sock, "--save", "", "--appendonly", "no", "--dir", r.dir)
 	if err := r.cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}
 	eventually(r.t, "redis-server answers", func() bool {
-		c, err := net.Dial("tcp", r.addr)
+		c, err := net.Dial("unix", r.sock)
 		if err == nil {
 			c.Close()
 		}
@@ -219,12 +275,21 @@ func (r *redisServer) kill() {
 
 func client(t *testing.T, addr string) rueidis.Client {
 	t.Helper()
-	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true})
+	c, err := dialRedis(addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
 	return c
+}
+
+func dialRedis(sock string) (rueidis.Client, error) {
+	return rueidis.NewClient(rueidis.ClientOption{
+		InitAddress: []string{"redis:0"}, DisableCache: true, ForceSingleClient: true,
+		DialCtxFn: func(ctx context.Context, _ string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return d.DialContext(ctx, "unix", sock)
+		},
+	})
 }
 
 func eventually(t *testing.T, what string, ok func() bool) {

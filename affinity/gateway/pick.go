@@ -144,10 +144,30 @@ func (g *Gateway) instances(ctx context.Context) []affinity.Instance {
 	defer g.mu.Unlock()
 	g.listed = time.Now()
 	if err == nil {
+		g.recount(got)
 		g.list = got
-		clear(g.placed)
 	}
 	return g.list
+}
+
+// recount forgets the placements that an instance has counted itself: it has announced itself again since. One that never
+// does is counted anew each time. Called with mu held.
+func (g *Gateway) recount(got []affinity.Instance) {
+	now := time.Now()
+	expiry := make(map[string]time.Time, len(got))
+	for _, in := range got {
+		id := in.Owner.Instance
+		expiry[id] = now.Add(in.Left)
+		if before, ok := g.expiry[id]; !ok || expiry[id].Sub(before).Abs() > 20*time.Millisecond {
+			delete(g.placed, id)
+		}
+	}
+	for id := range g.placed {
+		if _, ok := expiry[id]; !ok {
+			delete(g.placed, id)
+		}
+	}
+	g.expiry = expiry
 }
 
 func (g *Gateway) instance(ctx context.Context, id string) (affinity.Instance, bool) {

@@ -6,12 +6,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -50,14 +50,20 @@ func must(t *testing.T, url string) answer {
 func front(t *testing.T, redisAddr string) (*gateway.Gateway, *redis.Directory, string) {
 	t.Helper()
 	d := redis.NewDirectory(client(t, redisAddr))
-	g, err := gateway.New(opts(d))
+	g, url := frontOf(t, opts(d))
+	return g, d, url
+}
+
+func frontOf(t *testing.T, o gateway.Options) (*gateway.Gateway, string) {
+	t.Helper()
+	g, err := gateway.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(g.Close)
 	srv := httptest.NewServer(g)
-	t.Cleanup(srv.Close)
-	return g, d, srv.URL
+	t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+	return g, srv.URL
 }
 
 func announced(t *testing.T, d affinity.Store, n int) {
@@ -73,7 +79,7 @@ func TestKilledOwnerIsReplaced(t *testing.T) { // cases/affinity 6, 11
 	g, d, url := front(t, r)
 	all := map[string]*instance{}
 	for _, id := range []string{"a", "b", "c"} {
-		all[id] = startInstance(t, id, r, "127.0.0.1:0")
+		all[id] = startInstance(t, id, r, ownIP+":0")
 	}
 	announced(t, d, 3)
 	owner := map[string]answer{}
@@ -130,47 +136,83 @@ func TestKilledOwnerIsReplaced(t *testing.T) { // cases/affinity 6, 11
 	}
 }
 
+// unanswered hears of probes that were not answered.
+type unanswered struct {
+	slog.Handler
+	heard chan struct{}
+}
+
+func (h unanswered) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h unanswered) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "a probe was not answered" {
+		select {
+		case h.heard <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
 func TestStoppedOwner(t *testing.T) { // cases/affinity 5, 11
 	r := startRedis(t)
-	_, d, url := front(t, r)
+	d := redis.NewDirectory(client(t, r))
 	all := map[string]*instance{}
 	for _, id := range []string{"a", "b"} {
-		all[id] = startInstance(t, id, r, "127.0.0.1:0")
+		all[id] = startInstance(t, id, r, ownIP+":0")
 	}
 	announced(t, d, 2)
-	first := must(t, url+"/?account=x")
-	owner := all[first.Instance]
-	stop := func(sig syscall.Signal) {
-		t.Helper()
-		if err := owner.cmd.Process.Signal(sig); err != nil {
+	probes := unanswered{slog.DiscardHandler, make(chan struct{}, 1)}
+	o := opts(d)
+	o.Logger, o.CacheFor = slog.New(probes), 5*time.Minute
+	o.Health.Timeout = 100 * time.Millisecond
+	_, patient := frontOf(t, o)
+	o = opts(d)
+	o.Health.Timeout, o.Health.FailAfter = 300*time.Millisecond, 1500*time.Millisecond
+	_, hasty := frontOf(t, o)
+	first := must(t, patient+"/?account=x")
+	must(t, patient+"/?account=x") // it has seen the row
+	owner := all[first.Instance].cmd.Process
+
+	// A stall shorter than FailAfter moves nothing, though a probe failed in it: the request waits.
+	pause(t, owner)
+	var through answer
+	var err error
+	stalled := make(chan struct{})
+	go func() { through, _, err = ask(patient + "/?account=x"); close(stalled) }()
+	for len(probes.heard) > 0 {
+		<-probes.heard
+	}
+	select {
+	case <-probes.heard:
+	case <-time.After(30 * time.Second):
+		t.Fatal("never: a probe fails")
+	}
+	resume(t, owner)
+	if <-stalled; err != nil || through.Generation != first.Generation {
+		t.Fatalf("a stall moved the session: %+v, %v", through, err)
+	}
+
+	// A longer one does. The stream that its client reads is cut.
+	var stream *http.Response
+	for i := 0; ; i++ {
+		if i == 20 {
+			t.Fatal("no session of 20 is at the instance with the fewest")
+		}
+		if stream, err = http.Get(fmt.Sprint(hasty, "/stream?account=y", i)); err != nil {
 			t.Fatal(err)
 		}
-	}
-	// A stall moves nothing: probes fail, and it answers again.
-	stop(syscall.SIGSTOP)
-	time.AfterFunc(500*time.Millisecond, func() { _ = owner.cmd.Process.Signal(syscall.SIGCONT) })
-	if again := must(t, url+"/?account=x"); again.Generation != first.Generation {
-		t.Fatalf("a stall moved the session: %+v", again)
-	}
-	stream, err := http.Get(url + "/stream?account=x2")
-	for tries := 0; err == nil && tries < 20; tries++ { // one that is at the same instance
-		line, _ := bufio.NewReader(stream.Body).ReadString('\n')
-		if strings.TrimSpace(line) == "data: "+owner.id {
+		defer stream.Body.Close()
+		if line, _ := bufio.NewReader(stream.Body).ReadString('\n'); strings.TrimSpace(line) == "data: "+first.Instance {
 			break
 		}
-		stream.Body.Close()
-		stream, err = http.Get(fmt.Sprint(url, "/stream?account=y", tries))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stream.Body.Close()
-	stop(syscall.SIGSTOP)
-	cut := make(chan error, 1)
-	go func() { _, err := io.Copy(io.Discard, stream.Body); cut <- err }()
+	pause(t, owner)
+	cut := make(chan struct{})
+	go func() { _, _ = io.Copy(io.Discard, stream.Body); close(cut) }()
 	var next answer
 	eventually(t, "another serves", func() bool {
-		a, code, err := ask(url + "/?account=x")
+		a, code, err := ask(hasty + "/?account=x")
 		next = a
 		return err == nil && code == 200
 	})
@@ -179,12 +221,12 @@ func TestStoppedOwner(t *testing.T) { // cases/affinity 5, 11
 	}
 	select {
 	case <-cut:
-	case <-time.After(20 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Error("the stream of a stopped owner hangs")
 	}
-	// It wakes up and is asked for what it thinks it has: it asks the directory first, or is told.
-	stop(syscall.SIGCONT)
-	if again := must(t, url+"/?account=x"); again.Generation != next.Generation {
+	// It wakes up, and is asked for what it thinks it has by a gateway that thinks so too.
+	resume(t, owner)
+	if again := must(t, patient+"/?account=x"); again.Instance != next.Instance || again.Generation != next.Generation {
 		t.Errorf("the session went back: %+v", again)
 	}
 }
@@ -192,7 +234,7 @@ func TestStoppedOwner(t *testing.T) { // cases/affinity 5, 11
 func TestSwappedPorts(t *testing.T) { // cases/affinity 7
 	r := startRedis(t)
 	g, d, url := front(t, r)
-	a, b := startInstance(t, "a", r, "127.0.0.1:0"), startInstance(t, "b", r, "127.0.0.1:0")
+	a, b := startInstance(t, "a", r, ownIP+":0"), startInstance(t, "b", r, ownIP+":0")
 	announced(t, d, 2)
 	before := map[string]answer{}
 	for i := range 8 {
@@ -227,7 +269,7 @@ func TestPeers(t *testing.T) { // cases/affinity 4, 8
 	d := redis.NewDirectory(client(t, r))
 	var all []*instance
 	for _, id := range []string{"a", "b", "c"} {
-		all = append(all, startInstance(t, id, r, "127.0.0.1:0", "PEER=1"))
+		all = append(all, startInstance(t, id, r, ownIP+":0", "PEER=1"))
 	}
 	announced(t, d, 3)
 	// The blind balancer: anybody is asked for anything, all at once.
@@ -294,15 +336,15 @@ func TestPeers(t *testing.T) { // cases/affinity 4, 8
 
 func TestRedisAwayAndBack(t *testing.T) { // cases/affinity 5, 6
 	r := newRedis(t)
-	_, d, url := front(t, r.addr)
-	startInstance(t, "a", r.addr, "127.0.0.1:0")
+	_, d, url := front(t, r.sock)
+	startInstance(t, "a", r.sock, ownIP+":0")
 	announced(t, d, 1)
 	before := map[string]answer{}
 	for i := range 6 {
 		key := fmt.Sprint(i)
 		before[key] = must(t, url+"/?account="+key)
 	}
-	startInstance(t, "b", r.addr, "127.0.0.1:0") // one more instance moves nobody
+	startInstance(t, "b", r.sock, ownIP+":0") // one more instance moves nobody
 	announced(t, d, 2)
 	same := func(when string) {
 		t.Helper()
@@ -313,16 +355,12 @@ func TestRedisAwayAndBack(t *testing.T) { // cases/affinity 5, 6
 		}
 	}
 	same("an instance was added")
-	if err := r.cmd.Process.Signal(syscall.SIGSTOP); err != nil { // it hangs
-		t.Fatal(err)
-	}
+	pause(t, r.cmd.Process) // it hangs
 	same("Redis hangs")
 	if _, code, err := ask(url + "/?account=new"); err != nil || code != 503 {
 		t.Errorf("a new session while Redis hangs: %d %v", code, err)
 	}
-	if err := r.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Fatal(err)
-	}
+	resume(t, r.cmd.Process)
 	eventually(t, "new sessions are made again", func() bool { _, code, _ := ask(url + "/?account=new"); return code == 200 })
 	same("Redis answers again")
 	// It comes back with nothing: owners hear it, and what is built anew has greater generations.
