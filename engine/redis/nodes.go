@@ -39,13 +39,12 @@ type Nodes struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	mu     sync.Mutex
-	list   []Node    // of the last answer
-	good   time.Time // when the last answered beat began
-	since  time.Time // from when on the beats of all have been answered without a pause
-	err    error     // of the last beat; nil: it was answered
-	asked  bool
-	joined bool
+	mu    sync.Mutex
+	list  []Node    // of the last answer
+	good  time.Time // when the last answered beat began
+	since time.Time // from when on beats have been answered without a pause
+	err   error     // of the last beat; nil: it was answered
+	asked bool
 }
 
 // Node is one running usher as the others see it.
@@ -289,6 +288,14 @@ func (n *Nodes) Leads(room string) bool {
 		}
 	}
 	return best == n.id
+}
+
+// Owns is Leads for what harms nothing when two do it, and much when nobody does: a node that is not heard owns too.
+func (n *Nodes) Owns(room string) bool {
+	n.mu.Lock()
+	heard := time.Since(n.good) <= NodeLease
+	n.mu.Unlock()
+	return !heard || n.Leads(room)
 }
 
 // mix spreads what FNV leaves close together (the finaliser of SplitMix64, Steele and others 2014).
