@@ -151,7 +151,6 @@ func (s *Server) waitingPage(w http.ResponseWriter, r *http.Request, e *entry, v
 // pageOf is the page of one who waits.
 func (e *entry) pageOf(v *room.Visit, next, base string) page.State {
 	st := e.page(next, base)
-	st.PollAfterMS, st.PresenceAfterMS = int(v.PollAfter.Milliseconds()), int(v.PresenceAfter.Milliseconds())
 	pv := &st.View
 	pv.TicketID, pv.Waiting, pv.Message, pv.At = v.ID.String(), &v.Waiting, v.Message, fromMicro(v.At)
 	if v.Place > 0 {

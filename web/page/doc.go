@@ -13,7 +13,7 @@
 // A [Pages] holds the templates and texts of one room, ours or with an operator's folder laid over them (see
 // docs/page.md). It is made once, never changes, and may be used by any number of goroutines.
 //
-// The script is four small files that are joined when a Pages is made: words.js (pure wording, twin of words.go),
-// transport.js (how news arrives; the only part that talks to the network), view.js (what is on the screen) and
+// The script is usher.js (web/static: how news arrives) and four small files that are joined when a Pages is made:
+// words.js (pure wording, twin of words.go), call.js (what the page asks for once), view.js (what is on the screen) and
 // main.js (which decides).
 package page

@@ -15,10 +15,13 @@ import (
 	"sort"
 	"strings"
 	"time"
+
+	"github.com/ushergo/usher/web/static"
 )
 
-// scripts are joined in this order into one function, so that nothing of ours is global.
-var scripts = []string{"words.js", "transport.js", "view.js", "main.js"}
+// scripts are joined in this order into one function, after usher.js (the news: web/static), which makes the one name
+// of ours that is global.
+var scripts = []string{"words.js", "call.js", "view.js", "main.js"}
 
 var builtinLangs = []string{"en", "ko", "ja"}
 
@@ -47,6 +50,7 @@ func builtin() (*Pages, error) {
 	}
 	p.style = template.CSS(squeeze(css))
 	var js bytes.Buffer
+	js.Write(static.UsherJS)
 	js.WriteString("(function () {\n'use strict';\n")
 	for _, name := range scripts {
 		b, err := assets.ReadFile("assets/" + name)

@@ -50,8 +50,6 @@ type data struct {
 	API      string     `json:"api"`
 	Next     string     `json:"next"`
 	Retry    int        `json:"retry_s"`
-	Poll     int        `json:"poll_after_ms"`
-	Presence int        `json:"presence_after_ms"`
 	Claim    int        `json:"claim_s"`
 	Grace    string     `json:"grace"`
 	ClaimSay string     `json:"claim"`
@@ -130,8 +128,8 @@ func (p *Pages) model(s State) *model {
 	m.Data = data{
 		Room: s.Room, Name: m.Name, Lang: lang, State: v.State, Reason: m.Reason, Ticket: v.TicketID,
 		Place: v.Place, Waiting: v.Waiting, Behind: v.Behind, ETA: eta, OpensAt: v.OpensAt, EntersAt: v.EntersAt,
-		Message: v.Message, At: v.At, API: s.APIBase, Next: s.Next, Retry: s.RetryAfter, Poll: s.PollAfterMS,
-		Presence: s.PresenceAfterMS, Claim: claimS, Grace: grace, ClaimSay: claim, Order: s.Order,
+		Message: v.Message, At: v.At, API: s.APIBase, Next: s.Next, Retry: s.RetryAfter,
+		Claim: claimS, Grace: grace, ClaimSay: claim, Order: s.Order,
 		Preview: s.preview, First: s.first,
 	}
 	return m

@@ -69,13 +69,11 @@ type State struct {
 	// Again is where a visitor without scripts goes to enter anew after her ticket ended; empty: this same address.
 	Again string
 
-	Refresh         int           // seconds between plain refreshes without scripts; 0: a default by state; < 0: none
-	RetryAfter      int           // seconds; what the response's Retry-After says; 0: the page's own default
-	PollAfterMS     int           // 0: 5000
-	PresenceAfterMS int           // 0: 90000
-	Grace           time.Duration // the room's queue.grace, for words; 0: "a few minutes"
-	Claim           time.Duration // the room's session.claim; 0: 60 s is assumed
-	Order           string        // the room's queue.order; "random" explains why there is no place
+	Refresh    int           // seconds between plain refreshes without scripts; 0: a default by state; < 0: none
+	RetryAfter int           // seconds; what the response's Retry-After says; 0: the page's own default
+	Grace      time.Duration // the room's queue.grace, for words; 0: "a few minutes"
+	Claim      time.Duration // the room's session.claim; 0: 60 s is assumed
+	Order      string        // the room's queue.order; "random" explains why there is no place
 
 	Theme string // "light" or "dark" forces a colour scheme (preview); empty: the visitor's
 	Nonce string // set by Write; for Render: the nonce of your Content-Security-Policy
@@ -111,12 +109,6 @@ func (s *State) defaults() {
 	s.Next = safeNext(s.Next, s.View.State)
 	if s.Again != "" {
 		s.Again = safeNext(s.Again, "")
-	}
-	if s.PollAfterMS <= 0 {
-		s.PollAfterMS = 5000
-	}
-	if s.PresenceAfterMS <= 0 {
-		s.PresenceAfterMS = 90_000
 	}
 	if s.View.At.IsZero() {
 		s.View.At = time.Now()

@@ -17,14 +17,7 @@ const text = d.text;
 const view = createView(d);
 const chime = createSound(view);
 const KEY = 'usher:' + d.room;
-const transport = createTransport({api: d.api, room: d.room, poll: d.poll_after_ms, presence: d.presence_after_ms, fresh: true}, {
-  status: status,
-  event: event,
-  ended: ended,
-  lost: function () { hop('enter', function () { open(location.href); }); },
-  gone: function () { become('gone'); },
-  link: function (kind) { view.link(kind); },
-});
+let line = null; // the news of the ticket, while there is one
 
 // m is what is shown.
 const m = {
@@ -105,13 +98,26 @@ function status(b) {
   draw();
 }
 
-function event(b) {
+function listen() {
+  if (!line) line = usher.join(d.room, {api: d.api}).on('*', heard);
+}
+
+function hangUp() {
+  if (line) line.close();
+  line = null;
+}
+
+function heard(b) {
   switch (b.type) {
     case 'admission':
       return admitted();
     case 'timeout':
-      transport.stop();
       return ended(b.reason);
+    case 'lost':
+      hangUp();
+      return b.reason === 'room_not_found' ? become('gone') : hop('enter', function () { open(location.href); });
+    case 'link':
+      return view.link(b.state);
     case 'rank':
     case 'stats':
       take(b);
@@ -144,7 +150,7 @@ function draw() {
 }
 
 function become(state, reason) {
-  transport.stop();
+  hangUp();
   clearTimeout(retryTimer);
   m.state = state;
   m.reason = reason || '';
@@ -224,7 +230,7 @@ function follow() {
   const later = function (ms, f) { retryTimer = setTimeout(f, ms); };
   const told = d.retry_s * 1000 * rand(1, 1.3);
   d.retry_s = 0;
-  if (HELD[m.state]) return transport.start();
+  if (HELD[m.state]) return listen();
   switch (m.state) {
     case 'admitted':
       return announce();
@@ -260,7 +266,7 @@ function reopen() { open(d.next || location.href); }
 // look reads the public document, which costs the server next to nothing, and enters when the door has opened.
 async function look() {
   const state = m.state;
-  const r = await transport.now();
+  const r = await call('GET', '/now');
   if (m.state !== state) return;
   if (r.status === 404) return become('gone');
   view.link(r.status === 200 ? 'ok' : r.status === 0 ? 'trouble' : 'away');
@@ -288,7 +294,7 @@ async function enter() {
   busy = true;
   clearTimeout(retryTimer);
   requestID = requestID || freshID();
-  const r = await transport.enter(requestID);
+  const r = await call('POST', '/enter', {request_id: requestID});
   busy = false;
   tries++;
   d.retry_s = r.retryMs / 1000;
@@ -303,7 +309,7 @@ async function enter() {
     if (r.body.state === 'admitted') return admitted();
     m.state = 'waiting';
     status(r.body);
-    if (HELD[m.state]) transport.start();
+    if (HELD[m.state]) listen();
     return;
   }
   if (r.status === 403) return become(code === 'room_not_open' ? 'not_open' : 'closed');
@@ -342,7 +348,7 @@ async function leave() {
   const buttons = view.all('go');
   buttons.forEach(function (b) { b.disabled = true; });
   view.show('failed', false);
-  const r = d.preview ? {status: 204} : await transport.leave();
+  const r = d.preview ? {status: 204} : await call('POST', '/leave');
   buttons.forEach(function (b) { b.disabled = false; });
   if (r.status !== 204 && r.status !== 401 && r.status !== 410) return view.show('failed', true);
   closeAsk();
@@ -370,16 +376,12 @@ document.addEventListener('visibilitychange', function () {
     clearTimeout(goTimer);
     goTimer = setTimeout(go, 800);
   }
-  transport.wake(300);
 });
 window.addEventListener('online', function () {
-  transport.wake(1000);
   if (m.state === 'unavailable') retryTimer = setTimeout(enter, rand(0, 1000));
 });
-window.addEventListener('offline', function () { if (HELD[m.state]) view.link('offline'); });
-// A page in the back/forward cache must hold no connection; when it is brought back it asks at once.
+// A page in the back/forward cache does nothing; usher.js hangs up and comes back by itself.
 window.addEventListener('pagehide', function () {
-  transport.stop();
   clearTimeout(retryTimer);
   clearTimeout(goTimer);
   goTimer = 0;
@@ -387,8 +389,7 @@ window.addEventListener('pagehide', function () {
 window.addEventListener('pageshow', function (e) {
   if (!e.persisted || d.preview) return;
   if (m.state === 'admitted') m.state = 'waiting';
-  if (HELD[m.state]) transport.start();
-  else follow();
+  follow();
 });
 
 // rehearse lets a preview's place fall, so that the bar and the title can be seen moving.

@@ -31,8 +31,8 @@ type room struct {
 	OpensIn  int    `json:"opens_in_ms"`  // from now; turned into opensAt when set
 	EntersIn int    `json:"enters_in_ms"` // likewise
 	SkewMS   int    `json:"skew_ms"`      // the server's clock against the browser's
-	PollMS   int    `json:"poll_ms"`
-	PingMS   int    `json:"presence_ms"`
+	HoldMS   int    `json:"hold_ms"`      // how long a poll waits for news
+	Deaf     bool   `json:"deaf"`         // open streams and polls are told nothing more: their network is dead
 	ClaimMS  int    `json:"claim_ms"`
 	Refresh  int    `json:"refresh"`
 	View     string `json:"view"`    // forces what the page is rendered as
@@ -48,8 +48,8 @@ type room struct {
 	Order    string `json:"order"`   //
 	Issued   int    `json:"issued"`  // tickets issued
 	Pages    int    `json:"pages"`   // what was asked of us
-	Status   int    `json:"status"`  //
-	Pings    int    `json:"pings"`   //
+	Asks     int    `json:"asks"`    // polls, streams and status
+	Hidden   int    `json:"hidden"`  // of these, by tabs that nobody looks at
 	Enters   int    `json:"enters"`  //
 	Inside   int    `json:"inside"`  //
 	Streams  int    `json:"streams"` // open now
@@ -58,13 +58,15 @@ type room struct {
 	opensAt, entersAt *time.Time
 	spent             map[string]string // request id to ticket
 	subs              map[chan string]bool
+	version           int
+	changed           chan struct{} // closed when there is news
 }
 
 func (f *fake) room(id string) *room {
 	r := f.rooms[id]
 	if r == nil {
-		r = &room{State: "waiting", Room: "open", Waiting: 5000, PollMS: 200, PingMS: 60_000, Refresh: -1,
-			spent: map[string]string{}, subs: map[chan string]bool{}}
+		r = &room{State: "waiting", Room: "open", Waiting: 5000, HoldMS: 200, Refresh: -1,
+			spent: map[string]string{}, subs: map[chan string]bool{}, changed: make(chan struct{})}
 		p := int64(1000)
 		r.Place = &p
 		f.rooms[id] = r
@@ -116,6 +118,7 @@ func (f *fake) control(w http.ResponseWriter, q *http.Request) {
 			t := r.now().Add(time.Duration(r.EntersIn) * time.Millisecond)
 			r.entersAt = &t
 		}
+		r.news()
 	}
 	r.Streams = len(r.subs)
 	_ = json.NewEncoder(w).Encode(r)
@@ -148,7 +151,7 @@ func (f *fake) wait(w http.ResponseWriter, q *http.Request) {
 	if next == "" {
 		next = "/inside/" + id
 	}
-	s := page.State{Room: id, Next: next, Refresh: r.Refresh, PollAfterMS: r.PollMS, PresenceAfterMS: r.PingMS, Grace: 5 * time.Minute,
+	s := page.State{Room: id, Next: next, Refresh: r.Refresh, Grace: 5 * time.Minute,
 		Claim: time.Duration(r.ClaimMS) * time.Millisecond, Order: r.Order}
 	s.View.At, s.View.Message, s.View.OpensAt, s.View.EntersAt = r.now(), r.Message, r.opensAt, r.entersAt
 	switch {
@@ -195,7 +198,7 @@ func (f *fake) knows(r *room, q *http.Request) bool {
 
 func (r *room) doc(id string) map[string]any {
 	m := map[string]any{"room": id, "ticket_id": r.Ticket, "state": r.State, "place": r.Place, "waiting": r.Waiting, "eta": nil,
-		"poll_after_ms": r.PollMS, "presence_after_ms": r.PingMS, "room_state": r.Room, "message": r.Message,
+		"room_state": r.Room, "message": r.Message,
 		"at": r.now().UTC().Format(time.RFC3339Nano), "admission": nil}
 	if len(r.ETA) == 2 {
 		m["eta"] = map[string]any{"low_s": r.ETA[0], "high_s": r.ETA[1], "basis": "measured"}
@@ -221,17 +224,13 @@ func (f *fake) api(w http.ResponseWriter, q *http.Request) {
 	f.mu.Lock()
 	id, what := q.PathValue("room"), q.Method+" "+q.PathValue("what")
 	r := f.room(id)
-	if what == "GET events" {
-		f.mu.Unlock()
-		f.stream(w, q, r)
-		return
-	}
 	defer f.mu.Unlock()
 	switch what {
-	case "GET status":
-		r.Status++
-	case "POST presence":
-		r.Pings++
+	case "GET status", "GET poll", "GET events":
+		r.Asks++
+		if q.URL.Query().Get("hidden") == "1" {
+			r.Hidden++
+		}
 	case "POST enter":
 		r.Enters++
 	}
@@ -262,8 +261,10 @@ func (f *fake) api(w http.ResponseWriter, q *http.Request) {
 	switch what {
 	case "GET status":
 		answer(w, 200, r.doc(id))
-	case "POST presence":
-		w.WriteHeader(204)
+	case "GET poll":
+		f.poll(w, q, r)
+	case "GET events":
+		f.stream(w, q, r)
 	case "POST leave":
 		r.State = "left"
 		w.WriteHeader(204)
@@ -296,24 +297,83 @@ func (f *fake) enter(w http.ResponseWriter, q *http.Request, r *room) {
 	answer(w, 202, r.doc(q.PathValue("room")))
 }
 
-func (f *fake) stream(w http.ResponseWriter, q *http.Request, r *room) {
-	f.mu.Lock()
-	if !r.SSE || r.Fail != 0 || r.Drop {
+// news wakes whoever listens. Called with mu held, as are those below.
+func (r *room) news() {
+	r.version++
+	if r.Deaf {
+		return
+	}
+	close(r.changed)
+	r.changed = make(chan struct{})
+	for c := range r.subs {
+		c <- r.events()
+	}
+}
+
+func (r *room) cursor() string { return fmt.Sprint("1.", r.version) }
+
+// messages are what push would say now.
+func (r *room) messages() []any {
+	at := r.now().UTC().Format(time.RFC3339Nano)
+	stats := map[string]any{"type": "stats", "waiting": r.Waiting, "active": 1, "room_state": r.Room, "message": r.Message, "at": at}
+	if r.State == "admitted" {
+		return []any{map[string]any{"type": "admission", "status": "ADMITTED", "action": "REDIRECT", "admission": map[string]any{}, "at": at}, stats}
+	}
+	doc := r.doc("")
+	return []any{map[string]any{"type": "rank", "status": "WAITING", "place": r.Place, "waiting": r.Waiting, "eta": doc["eta"], "at": at}, stats}
+}
+
+func (r *room) events() string {
+	var b strings.Builder
+	for _, m := range r.messages() {
+		body, _ := json.Marshal(m)
+		fmt.Fprintf(&b, "id: %s\ndata: %s\n\n", r.cursor(), body)
+	}
+	return b.String()
+}
+
+func (f *fake) poll(w http.ResponseWriter, q *http.Request, r *room) {
+	after, messages := q.URL.Query().Get("after"), []any{}
+	if after == r.cursor() {
+		changed := r.changed
+		hold := time.NewTimer(time.Duration(r.HoldMS) * time.Millisecond)
+		defer hold.Stop()
 		f.mu.Unlock()
+		select {
+		case <-changed:
+		case <-hold.C:
+		case <-q.Context().Done():
+		}
+		f.mu.Lock()
+	}
+	switch {
+	case r.Drop:
+		panic(http.ErrAbortHandler)
+	case r.State != "waiting" && r.State != "admitted":
+		problem(w, 410, "ticket_ended", r.State)
+		return
+	case after != r.cursor():
+		messages = r.messages()
+	}
+	answer(w, 200, map[string]any{"cursor": r.cursor(), "reset": false, "next_poll_ms": 0, "messages": messages})
+}
+
+func (f *fake) stream(w http.ResponseWriter, q *http.Request, r *room) {
+	if !r.SSE {
 		problem(w, 503, "too_many", "")
 		return
 	}
 	c := make(chan string, 100)
 	r.subs[c] = true
 	r.Opened++
+	first := r.events()
 	f.mu.Unlock()
 	defer func() {
 		f.mu.Lock()
 		delete(r.subs, c)
-		f.mu.Unlock()
 	}()
 	w.Header().Set("Content-Type", "text/event-stream")
-	fmt.Fprint(w, ": hello\n\n")
+	fmt.Fprint(w, "retry: 500\n\n: hello\n\n"+first)
 	w.(http.Flusher).Flush()
 	for {
 		select {
