@@ -32,9 +32,8 @@ type Partition struct {
 
 // Start says where a reader begins. The first of these that is set counts; the zero value is the oldest event kept.
 type Start struct {
-	After  Position  // behind that position: the first event is the next one
-	At     time.Time // with the first event that happened at that time or later
-	Latest bool      // behind the newest event there is now
+	After Position  // behind that position: the first event is the next one
+	At    time.Time // with the first event that happened at that time or later; it may be newer than every event
 }
 
 // Reader reads one partition in order.
@@ -50,6 +49,13 @@ type Reader interface {
 
 	// Close ends the reader; it does not wait for a Read under way to end by itself.
 	Close() error
+}
+
+// Placed is what a Reader may be as well: it tells where it stands. A reader that was opened At a time is so remembered by
+// its place before it has read anything.
+type Placed interface {
+	// Position is behind what was read; "" if that cannot be told yet. It is not called during a Read.
+	Position() Position
 }
 
 // Measurer is what a Source may be as well: it tells how many events a cursor is behind. Without it, lag is told in

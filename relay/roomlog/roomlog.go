@@ -88,8 +88,6 @@ func (s *Source) Open(ctx context.Context, partition string, from relay.Start) (
 		}
 	case !from.At.IsZero():
 		err = r.skip(ctx, func(e *room.Event) bool { return e.At >= from.At.UnixMicro() })
-	case from.Latest:
-		err = r.skip(ctx, func(*room.Event) bool { return false })
 	}
 	if err != nil {
 		return nil, err
@@ -210,6 +208,9 @@ func (r *reader) read(ctx context.Context, max int) ([]room.Event, error) {
 	}
 	return events, err
 }
+
+// Position implements relay.Placed.
+func (r *reader) Position() relay.Position { return position(r.at) }
 
 // Close implements relay.Reader.
 func (r *reader) Close() error {
