@@ -48,7 +48,7 @@ type instance struct {
 	addr          string
 	sessions, max int
 	draining      bool
-	asked         bool // to drain
+	asked         int64 // to drain: 0 no, 1 yes, more is how long its sessions have, in microseconds
 	until         int64
 }
 
@@ -161,7 +161,10 @@ func (s *Space) Announce(a Announce, now int64) Announced {
 		s.instances[a.Owner.Instance] = in
 	}
 	in.addr, in.sessions, in.max, in.draining, in.until = a.Addr, a.Sessions, a.Max, a.Draining, now+micros(a.TTL)
-	out.Draining = in.asked
+	out.Draining = in.asked > 0
+	if in.asked > 1 {
+		out.DrainFor = time.Duration(in.asked) * time.Microsecond
+	}
 	return out
 }
 
@@ -172,7 +175,7 @@ func (s *Space) Instances(now int64) []Instance {
 		if now < in.until {
 			list = append(list, Instance{
 				Owner: Identity{id, in.epoch}, Addr: in.addr, Sessions: in.sessions, Max: in.max,
-				Draining: in.draining || in.asked, Left: time.Duration(in.until-now) * time.Microsecond,
+				Draining: in.draining || in.asked > 0, Left: time.Duration(in.until-now) * time.Microsecond,
 			})
 		}
 	}
@@ -186,7 +189,14 @@ func (s *Space) Drain(d Drain, now int64) bool {
 	if in == nil || now >= in.until {
 		return false
 	}
-	in.asked = d.On
+	switch {
+	case !d.On:
+		in.asked = 0
+	case d.For == 0:
+		in.asked = 1
+	default:
+		in.asked = micros(d.For)
+	}
 	return true
 }
 

@@ -46,8 +46,8 @@ type Options[S any] struct {
 	MaxLife time.Duration
 	// MaxSessions is how many there may be here; beyond it new ones are ErrCapacity. Default: no limit.
 	MaxSessions int
-	// DrainFor is how long the sessions have after somebody asked this instance to drain; default 5m. What is then left is
-	// closed.
+	// DrainFor is how long the sessions have after somebody asked this instance to drain, unless it was said with it; default
+	// 5m. What is then left is closed.
 	DrainFor time.Duration
 	// CallTimeout bounds each call to the directory; default 2s.
 	CallTimeout time.Duration

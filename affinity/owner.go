@@ -28,11 +28,12 @@ type Owner[S any] struct {
 	tokens   map[string]string // claims whose answer was lost
 	building int
 	draining bool
-	deadline time.Time // of the drain; zero: none
-	failing  error     // the directory's last answer
-	failed   time.Time // when the call began that says so
-	ticked   time.Time // this process ran
-	awake    time.Time // what was asked before it counts for nothing: this process stood still
+	deadline time.Time     // of the drain that was asked for; zero: none
+	drainFor time.Duration // as it was asked for
+	failing  error         // the directory's last answer
+	failed   time.Time     // when the call began that says so
+	ticked   time.Time     // this process ran
+	awake    time.Time     // what was asked before it counts for nothing: this process stood still
 }
 
 // Session is what Use lends.

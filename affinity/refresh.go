@@ -102,9 +102,13 @@ func (o *Owner[S]) announce(ctx context.Context) {
 	o.note(began, err)
 	switch {
 	case err != nil:
-	case got.Draining && !o.draining:
-		o.draining, o.deadline = true, time.Now().Add(o.opts.DrainFor)
-		o.opts.Logger.Info("this instance was asked to drain", "space", o.opts.Space, "for", o.opts.DrainFor)
+	case got.Draining && (!o.draining || !o.deadline.IsZero() && got.DrainFor != o.drainFor):
+		within := got.DrainFor
+		if within == 0 {
+			within = o.opts.DrainFor
+		}
+		o.draining, o.deadline, o.drainFor = true, time.Now().Add(within), got.DrainFor
+		o.opts.Logger.Info("this instance was asked to drain", "space", o.opts.Space, "for", within)
 	case !got.Draining && !o.deadline.IsZero():
 		o.draining, o.deadline = false, time.Time{}
 		o.opts.Logger.Info("this instance takes sessions again", "space", o.opts.Space)

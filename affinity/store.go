@@ -146,8 +146,9 @@ type Announce struct {
 // Announced is the answer to Announce.
 type Announced struct {
 	At         time.Time
-	Superseded bool // a later start of the same instance lives: stop
-	Draining   bool // somebody asked it to drain
+	Superseded bool          // a later start of the same instance lives: stop
+	Draining   bool          // somebody asked it to drain
+	DrainFor   time.Duration // how long its sessions have then; 0: as long as the instance says
 }
 
 // Instance is one that lives.
@@ -164,6 +165,7 @@ type Instance struct {
 type Drain struct {
 	Space, Instance string
 	On              bool
+	For             time.Duration // how long its sessions have; 1 ms to 24 h, or 0: as long as the instance says
 }
 
 var (
@@ -261,5 +263,10 @@ func (a Announce) Check() error {
 
 // Check says what is wrong with a drain.
 func (d Drain) Check() error {
+	if d.For != 0 {
+		if err := within("drain", d.For, time.Millisecond, 24*time.Hour); err != nil {
+			return err
+		}
+	}
 	return errors.Join(CheckSpace(d.Space), Identity{d.Instance, 1}.check())
 }

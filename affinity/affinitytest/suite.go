@@ -334,9 +334,16 @@ func instances(t *testing.T, c *client) {
 	if !announce(a).Draining {
 		t.Fatal("it is not told to drain")
 	}
+	if known, err := c.f.Store.Drain(t.Context(), affinity.Drain{Space: c.space, Instance: who(1).Instance, On: true, For: 90 * time.Second}); err != nil || !known {
+		t.Fatal(known, err)
+	}
+	list(one, two)
+	if got := announce(a); !got.Draining || got.DrainFor != 90*time.Second {
+		t.Fatalf("%+v", got)
+	}
 	drain(who(1).Instance, false, true)
-	if announce(a).Draining {
-		t.Fatal("still told to drain")
+	if got := announce(a); got.Draining || got.DrainFor != 0 {
+		t.Fatalf("still told to drain: %+v", got)
 	}
 	drain(who(1).Instance, true, true)
 	old := a

@@ -20,9 +20,9 @@ import (
 //	GET    /svc/v1/affinity/{space}/{key}           → 200 row | 404 no_session
 //	POST   /svc/v1/affinity/{space}/-/refresh       {"instance","epoch","ttl_ms","items":[{"key","generation","ready","session"}]} → 200 {"held":[…]}
 //	GET    /svc/v1/affinity/{space}/-/instances     → 200 {"instances":[…]}
-//	PUT    /svc/v1/affinity/{space}/-/instances/{id} {"epoch","addr","sessions","max","draining","ttl_ms"} → 200 {"draining"} | 409 superseded
+//	PUT    /svc/v1/affinity/{space}/-/instances/{id} {"epoch","addr","sessions","max","draining","ttl_ms"} → 200 {"draining","drain_ms"} | 409 superseded
 //	DELETE /svc/v1/affinity/{space}/-/instances/{id} {"epoch"} → 204
-//	POST   /svc/v1/affinity/{space}/-/instances/{id}/drain {"on":true} → 204 | 404 no_instance
+//	POST   /svc/v1/affinity/{space}/-/instances/{id}/drain {"on":true,"within_ms"} → 204 | 404 no_instance
 //
 // A row is {"state","instance","epoch","addr","session","generation","expires_at","at"}; numbers are below 2^53. Errors are
 // application/problem+json; with 409 not_owner of a claim the row stands beside it. 503 directory_unavailable: repeat it,
@@ -120,6 +120,7 @@ type instanceDoc struct {
 	Max       int        `json:"max"`
 	Draining  bool       `json:"draining"`
 	TTLms     int64      `json:"ttl_ms,omitempty"` // default 17000
+	DrainMS   int64      `json:"drain_ms,omitempty"`
 	ExpiresIn int64      `json:"expires_in_ms,omitempty"`
 	At        *time.Time `json:"at,omitempty"`
 }
@@ -311,7 +312,7 @@ func (a *api) announce(w http.ResponseWriter, r *http.Request) {
 		problem(w, http.StatusConflict, "superseded", "a later start of this instance lives; this one must stop", 0)
 		return
 	}
-	writeDoc(w, instanceDoc{Instance: r.PathValue("id"), Epoch: d.Epoch, Draining: got.Draining, At: &got.At})
+	writeDoc(w, instanceDoc{Instance: r.PathValue("id"), Epoch: d.Epoch, Draining: got.Draining, DrainMS: got.DrainFor.Milliseconds(), At: &got.At})
 }
 
 func (a *api) depart(w http.ResponseWriter, r *http.Request) {
@@ -332,12 +333,13 @@ func (a *api) depart(w http.ResponseWriter, r *http.Request) {
 
 func (a *api) drain(w http.ResponseWriter, r *http.Request) {
 	d := struct {
-		On bool `json:"on"`
-	}{true}
+		On       bool  `json:"on"`
+		WithinMS int64 `json:"within_ms"`
+	}{On: true}
 	if !readDoc(w, r, &d) {
 		return
 	}
-	known, err := a.store.Drain(r.Context(), affinity.Drain{Space: r.PathValue("space"), Instance: r.PathValue("id"), On: d.On})
+	known, err := a.store.Drain(r.Context(), affinity.Drain{Space: r.PathValue("space"), Instance: r.PathValue("id"), On: d.On, For: ms(d.WithinMS, 0)})
 	if failed(w, err) {
 		return
 	}

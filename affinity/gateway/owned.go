@@ -132,7 +132,7 @@ func (p *PeerHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			g.fail(w, r, errNobody)
 			return
 		}
-		a := aim{call: call{row.Owner, row.Generation, key}, addr: row.Addr}
+		a := aimOf(row, key)
 		a.pulse = g.pulse(a.owner, a.addr)
 		g.forward(w, r, key, b, &a)
 	})

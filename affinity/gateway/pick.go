@@ -27,6 +27,16 @@ type aim struct {
 
 var errNobody = errors.New("gateway: no instance can take a new session")
 
+// aimOf is the owner that a row names. Where the session is still being built the request does not ask for its generation:
+// it waits there, and its answer 421 is no reason to evict the row.
+func aimOf(row affinity.Row, key string) aim {
+	a := aim{call: call{row.Owner, row.Generation, key}, addr: row.Addr}
+	if row.State == affinity.Building {
+		a.gen = 0
+	}
+	return a
+}
+
 // aimAt finds the owner of a key, or who shall build. A row whose owner is dead is evicted on the way. avoid: an instance
 // that would not build.
 func (g *Gateway) aimAt(ctx context.Context, key, avoid string, fresh bool) (aim, error) {
@@ -38,10 +48,7 @@ func (g *Gateway) aimAt(ctx context.Context, key, avoid string, fresh bool) (aim
 		if row.State == affinity.None {
 			return g.place(ctx, key, avoid)
 		}
-		a := aim{call: call{row.Owner, row.Generation, key}, addr: row.Addr}
-		if row.State == affinity.Building {
-			a.gen = 0 // the session is not there yet; the request waits for it where it is built
-		}
+		a := aimOf(row, key)
 		if g.self != nil && row.Owner == g.self.id {
 			a.local = true
 			return a, nil

@@ -187,7 +187,7 @@ func (r *Remote) Announce(ctx context.Context, a affinity.Announce) (affinity.An
 	if err := answerInto(out, &d); err != nil {
 		return affinity.Announced{}, err
 	}
-	got := affinity.Announced{Draining: d.Draining}
+	got := affinity.Announced{Draining: d.Draining, DrainFor: time.Duration(d.DrainMS) * time.Millisecond}
 	if d.At != nil {
 		got.At = d.At.UTC()
 	}
@@ -216,6 +216,6 @@ func (r *Remote) Instances(ctx context.Context, space string) ([]affinity.Instan
 
 // Drain implements affinity.Store.
 func (r *Remote) Drain(ctx context.Context, d affinity.Drain) (bool, error) {
-	out, err := r.call(ctx, d.Check(), http.MethodPost, d.Space+"/-/instances/"+d.Instance+"/drain", map[string]bool{"on": d.On})
+	out, err := r.call(ctx, d.Check(), http.MethodPost, d.Space+"/-/instances/"+d.Instance+"/drain", map[string]any{"on": d.On, "within_ms": d.For.Milliseconds()})
 	return err == nil && out.code == "", err
 }

@@ -23,7 +23,7 @@ import (
 //
 //	usher:affinity:{S/P}            string: the last generation. It has no expiry
 //	usher:affinity:{S/P}:K          hash: v 1, state, instance, epoch, addr, session, gen, token, until; expires
-//	usher:affinity:{S}:instances    hash: instance → epoch until sessions max draining asked addr
+//	usher:affinity:{S}:instances    hash: instance → epoch until sessions max draining asked addr; asked: 0, 1 or how long, in µs
 type Directory struct {
 	client rueidis.Client
 }
@@ -169,12 +169,20 @@ func (d *Directory) Get(ctx context.Context, space, key string) (affinity.Row, e
 func (d *Directory) Announce(ctx context.Context, a affinity.Announce) (affinity.Announced, error) {
 	r, err := d.run(ctx, a.Check(), a.Space, affinityInstancesKey(a.Space), "announce", a.Owner.Instance, affinityNumber(a.Owner.Epoch),
 		flightMicros(a.TTL), strconv.Itoa(a.Sessions), strconv.Itoa(a.Max), affinityBool(a.Draining), a.Addr)
-	return affinity.Announced{At: flightTime(r.num(0)), Superseded: r.num(1) == 1, Draining: r.num(2) == 1}, err
+	out := affinity.Announced{At: flightTime(r.num(0)), Superseded: r.num(1) == 1, Draining: r.num(2) > 0}
+	if asked := r.num(2); asked > 1 {
+		out.DrainFor = time.Duration(asked) * time.Microsecond
+	}
+	return out, err
 }
 
 // Drain implements affinity.Store.
 func (d *Directory) Drain(ctx context.Context, x affinity.Drain) (bool, error) {
-	r, err := d.run(ctx, x.Check(), x.Space, affinityInstancesKey(x.Space), "drain", x.Instance, affinityBool(x.On))
+	asked := affinityBool(x.On)
+	if x.On && x.For > 0 {
+		asked = flightMicros(x.For)
+	}
+	r, err := d.run(ctx, x.Check(), x.Space, affinityInstancesKey(x.Space), "drain", x.Instance, asked)
 	return r.num(1) == 1, err
 }
 
@@ -188,7 +196,7 @@ func (d *Directory) Instances(ctx context.Context, space string) ([]affinity.Ins
 	for i := 1; i+7 < len(r); i += 8 {
 		list = append(list, affinity.Instance{
 			Owner: affinity.Identity{Instance: r.str(i), Epoch: uint64(r.num(i + 1))}, Addr: r.str(i + 2),
-			Sessions: int(r.num(i + 3)), Max: int(r.num(i + 4)), Draining: r.num(i+5) == 1 || r.num(i+6) == 1,
+			Sessions: int(r.num(i + 3)), Max: int(r.num(i + 4)), Draining: r.num(i+5) == 1 || r.num(i+6) > 0,
 			Left: time.Duration(r.num(i+7)) * time.Microsecond,
 		})
 	}

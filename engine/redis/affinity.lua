@@ -98,7 +98,7 @@ kind(KEYS[1], 'hash')
 local function instance(id)
   local s = redis.call('HGET', KEYS[1], id)
   if not s then return nil end
-  local epoch, untl, sessions, max, draining, asked, addr = string.match(s, '^(%d+) (%d+) (%d+) (%d+) ([01]) ([01]) (.*)$')
+  local epoch, untl, sessions, max, draining, asked, addr = string.match(s, '^(%d+) (%d+) (%d+) (%d+) ([01]) (%d+) (.*)$')
   if not epoch then
     error({err = 'USHERLAYOUT field ' .. id .. ' of ' .. KEYS[1] .. ' is none of ours; move the key away, or use another space'})
   end
@@ -128,7 +128,7 @@ if op == 'announce' then -- id, epoch, ttl, sessions, max, draining, addr
   return {fmt(now), '0', i.asked}
 end
 
-if op == 'drain' then -- id, on
+if op == 'drain' then -- id, and 0 no, 1 yes, or how long its sessions have
   local i = instance(ARGV[2])
   if not i then return {fmt(now), '0'} end
   i.asked = ARGV[3]
