@@ -170,7 +170,7 @@ func (m *Machine) Get(ids []string) []Row {
 }
 
 // List implements Store.
-func (m *Machine) List(after string, limit int) (rows []Row, more bool) {
+func (m *Machine) List(after string, limit int) (rows []Row, next string) {
 	ids := make([]string, 0, len(m.rows))
 	for id := range m.rows {
 		if id > after {
@@ -178,8 +178,11 @@ func (m *Machine) List(after string, limit int) (rows []Row, more bool) {
 		}
 	}
 	slices.Sort(ids)
-	n := min(limit, len(ids))
-	return m.Get(ids[:n]), n < len(ids)
+	if len(ids) > limit {
+		ids = ids[:limit]
+		next = ids[limit-1]
+	}
+	return m.Get(ids), next
 }
 
 // Owned implements Store.

@@ -42,9 +42,9 @@ type Store interface {
 	// Get reads rows, as they are after every change answered before the call, in any order. Those that do not exist are
 	// left out.
 	Get(ctx context.Context, ids []string) ([]Row, error)
-	// List reads rows with after < ID, by ID, at most limit (1 to MaxList), as a page for people: it may be a second old.
-	// more says whether there are others.
-	List(ctx context.Context, after string, limit int) (rows []Row, more bool, err error)
+	// List reads a page of at most limit rows (1 to MaxList), in the store's order. after is "", or next of the page before;
+	// next is "" on the last page.
+	List(ctx context.Context, after string, limit int) (rows []Row, next string, err error)
 	// Owned reads the started rows of one owner. It may be old: whoever acts on it asks Get before.
 	Owned(ctx context.Context, o Owner) ([]Brief, error)
 	// Orphans reads started rows that none of living owns, at most limit, and nothing else. It may be old.
@@ -330,8 +330,13 @@ func CheckCursors(cs []Cursor) error {
 	return nil
 }
 
-// CheckList says what is wrong with a page's limit.
-func CheckList(limit int) error {
+// CheckList says what is wrong with a page.
+func CheckList(after string, limit int) error {
+	if after != "" {
+		if err := CheckID(after); err != nil {
+			return err
+		}
+	}
 	if limit < 1 || limit > MaxList {
 		return bad("limit %d: 1 to %d", limit, MaxList)
 	}

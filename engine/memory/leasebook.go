@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"github.com/ushergo/usher/engine/memory/journal"
 	"github.com/ushergo/usher/lease"
@@ -108,13 +109,8 @@ func turn(m *lease.Machine, rec []byte) error {
 
 // everything is a page of the whole space.
 func everything(m *lease.Machine) *leasePage {
-	page := &leasePage{Floor: m.Floor()}
-	for after, more := "", true; more; {
-		var rows []lease.Row
-		rows, more = m.List(after, 1<<30)
-		page.Rows = append(page.Rows, rows...)
-	}
-	return page
+	rows, _ := m.List("", math.MaxInt)
+	return &leasePage{Floor: m.Floor(), Rows: rows}
 }
 
 // ready is asked before the machine takes a step.

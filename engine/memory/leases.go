@@ -192,9 +192,9 @@ func (s *Leases) Get(ctx context.Context, ids []string) (rows []lease.Row, err e
 }
 
 // List implements lease.Store.
-func (s *Leases) List(ctx context.Context, after string, limit int) (rows []lease.Row, more bool, err error) {
-	err = s.read(ctx, lease.CheckList(limit), func(m *lease.Machine) { rows, more = m.List(after, limit) })
-	return rows, more, err
+func (s *Leases) List(ctx context.Context, after string, limit int) (rows []lease.Row, next string, err error) {
+	err = s.read(ctx, lease.CheckList(after, limit), func(m *lease.Machine) { rows, next = m.List(after, limit) })
+	return rows, next, err
 }
 
 // Owned implements lease.Store.
