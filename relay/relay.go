@@ -343,18 +343,18 @@ func (s *state) write(ctx context.Context, m marker) error {
 // rows are the partitions' rows.
 func (s *state) rows(ctx context.Context) (map[string]lease.Row, error) {
 	rows := map[string]lease.Row{}
-	for after, more := "", true; more; {
-		var page []lease.Row
-		var err error
-		if page, more, err = s.leases.List(ctx, after, lease.MaxList); err != nil {
+	for after := ""; ; {
+		page, next, err := s.leases.List(ctx, after, lease.MaxList)
+		if err != nil {
 			return nil, err
 		}
 		for _, row := range page {
-			if after = row.ID; row.ID != markerID {
+			if row.ID != markerID {
 				rows[row.ID] = row
 			}
 		}
-		more = more && len(page) > 0
+		if after = next; next == "" {
+			return rows, nil
+		}
 	}
-	return rows, nil
 }
