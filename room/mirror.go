@@ -14,7 +14,10 @@ type Mirror struct {
 	Summary Summary
 	Line    *Line
 	Inside  map[ID]Inside // admitted tickets
-	pace    pace
+	// Mixed: of tickets up to this seq the log alone does not say in which order they wait, since the room's has changed.
+	// Whoever makes a mirror otherwise than by NewMirror and Apply must set it.
+	Mixed uint64
+	pace  pace
 }
 
 // Inside is an admitted ticket as the log shows it.
@@ -31,6 +34,9 @@ func NewMirror() *Mirror {
 // Mirror returns a mirror of m, independent of it.
 func (m *Machine) Mirror() *Mirror {
 	r := &Mirror{Cursor: m.Cursor, At: m.at, Summary: m.Summary(), Line: m.line.clone(), Inside: make(map[ID]Inside, len(m.sessions))}
+	if len(m.orders) > 1 || len(m.orders) == 1 && m.orders[0].order != m.config.Queue.Order {
+		r.Mixed = m.seq
+	}
 	for seq, s := range m.sessions {
 		r.Inside[s.id] = Inside{seq, s.claimed}
 	}
@@ -72,6 +78,9 @@ func (m *Mirror) Apply(e *Event) (ok bool) {
 			m.pace.note(s.Now, 0, 1, m.Line.Positioned())
 		}
 	case LimitChanged:
+		if e.Limit.Config.Queue.Order != s.Config.Queue.Order {
+			m.Mixed = s.LastSeq
+		}
 		s.Config, s.Revision, s.Instances, s.Limit = e.Limit.Config, e.Limit.Revision, e.Limit.Instances, e.Limit.Limit
 	case StateChanged:
 		s.State, s.Phase, s.Message, s.Opening = e.State.State, e.State.Phase, e.State.Message, e.State.Opening
@@ -79,6 +88,11 @@ func (m *Mirror) Apply(e *Event) (ok bool) {
 	}
 	s.Active, s.Waiting = int64(len(m.Inside)), int64(m.Line.Len())
 	return true
+}
+
+// waits says for certain that the ticket of that seq waits, in order, at a pos of the same number; false: perhaps.
+func (m *Mirror) waits(seq uint64) bool {
+	return seq > m.Mixed && m.Summary.Config.Queue.Order == FIFO && m.Line.pre == nil && m.Line.drawOf(seq) == nil && m.Line.Has(seq)
 }
 
 // Place is where a waiter stands: living waiters before it, plus one. ok is false where there

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -21,9 +22,13 @@ import (
 type Options struct {
 	Logger   *slog.Logger // default: discards
 	Observer Observer     // default: sees nothing
-	// Nodes is the number of living instances for rooms that count them by usher's own nodes.
-	// Default: always 1.
-	Nodes func() int64
+	// Instances counts the living instances of what a room protects, for capacity.per_instance; ok is false while there is no
+	// number to go by. It is asked once a second, by the node that leads the room, and must answer within ctx.
+	// Default: 1, and instances.fallback with source static.
+	Instances func(ctx context.Context, c Config) (n int64, ok bool)
+	// Leads says whether this node does for a room what one of all nodes needs to do. Two that do it do no harm.
+	// Default: always.
+	Leads func(room string) bool
 }
 
 // Observer sees what a room does, for metrics and traces. Its methods are called from many
@@ -65,8 +70,11 @@ func Open(ctx context.Context, store Store, opts Options) (*Rooms, error) {
 	if opts.Observer == nil {
 		opts.Observer = noObserver{}
 	}
-	if opts.Nodes == nil {
-		opts.Nodes = func() int64 { return 1 }
+	if opts.Instances == nil {
+		opts.Instances = oneInstance
+	}
+	if opts.Leads == nil {
+		opts.Leads = func(string) bool { return true }
 	}
 	rs := &Rooms{store: store, opts: opts, rooms: map[string]*Room{}}
 	rs.ctx, rs.stop = context.WithCancel(context.Background())
@@ -81,6 +89,14 @@ func Open(ctx context.Context, store Store, opts Options) (*Rooms, error) {
 		}
 	}
 	return rs, nil
+}
+
+// oneInstance is the default of Options.Instances.
+func oneInstance(_ context.Context, c Config) (int64, bool) {
+	if c.Instances.Source == "static" {
+		return c.Instances.Fallback, true
+	}
+	return 1, true
 }
 
 // Close stops following. Rooms stay in the store.
@@ -251,6 +267,8 @@ type Room struct {
 	heardMu   sync.Mutex
 	heard     map[Ref]struct{}
 	heardHint int // for how many it was made
+
+	unfollowed, unheard atomic.Bool // the log is not being followed; signs of life did not arrive the last time
 }
 
 // prediction is an ETA that was told, to be compared with what became of it.
@@ -303,9 +321,13 @@ func (r *Room) Enter(ctx context.Context, presented Ref, request [16]byte) (Visi
 	return Visit{}, ErrIDTaken
 }
 
-// Status tells what became of a ticket, and is a sign of life. Errors: ErrEnded (View.Reason
-// says why), ErrNoTicket.
+// Status tells what became of a ticket, and is a sign of life. For who waits by the log as it is known here the store is
+// not asked, and At is that of the log. Errors: ErrEnded (View.Reason says why), ErrNoTicket.
 func (r *Room) Status(ctx context.Context, ref Ref) (Visit, error) {
+	if res, ok := r.waits(ref); ok {
+		r.Heard(ref)
+		return r.dress(res), nil
+	}
 	return r.visit(ctx, &Command{Op: OpStatus, Ref: ref})
 }
 
@@ -322,6 +344,20 @@ func (r *Room) Renew(ctx context.Context, ref Ref) (Visit, error) {
 // Leave gives up a place or a session; repeating it changes nothing. Errors: ErrNoTicket.
 func (r *Room) Leave(ctx context.Context, ref Ref) (Visit, error) {
 	return r.visit(ctx, &Command{Op: OpLeave, Ref: ref})
+}
+
+// waits answers for a waiter from the mirror. Not while the mirror may be behind for longer than a message takes, nor
+// while signs of life do not reach the store: a node that is cut off must not comfort whom the others give up.
+func (r *Room) waits(ref Ref) (Result, bool) {
+	if r.unfollowed.Load() || r.unheard.Load() || r.rooms.store.Health() != nil {
+		return Result{}, false
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if !r.mirror.waits(ref.Seq) {
+		return Result{}, false
+	}
+	return Result{At: r.mirror.At, Cursor: r.mirror.Cursor, View: View{Ref: ref, State: Waiting, Pos: ref.Seq}}, true
 }
 
 // visit returns the visit with the machine's own errors too: it says why.
@@ -400,12 +436,15 @@ func (r *Room) SetState(ctx context.Context, state, message string) error {
 	return err
 }
 
-// countInstances tells the store how many instances the room's source counts.
+// countInstances tells the store how many instances there are, if that changes anything.
 func (r *Room) countInstances(ctx context.Context) error {
-	c := r.Summary().Config
-	n := r.rooms.opts.Nodes()
-	if c.Instances.Source == "static" {
-		n = c.Instances.Fallback
+	s := r.Summary()
+	if s.Config.Capacity.PerInstance == 0 {
+		return nil
+	}
+	n, ok := r.rooms.opts.Instances(ctx, s.Config)
+	if !ok || n == s.Instances {
+		return nil
 	}
 	_, err := r.change(ctx, &Command{Op: OpInstances, Instances: n})
 	return err
@@ -493,6 +532,7 @@ func (r *Room) Now() Now {
 func (r *Room) follow() {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
 		err := r.rooms.store.Follow(r.rooms.ctx, r.id, (*follower)(r))
+		r.unfollowed.Store(true)
 		switch {
 		case r.rooms.ctx.Err() != nil:
 			return
@@ -524,6 +564,7 @@ func (f *follower) Reset(m *Mirror) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mirror = m
+	r.unfollowed.Store(false)
 	clear(r.told)               // who was admitted meanwhile is not known
 	for id, u := range r.uses { // what ended while we did not look
 		if _, ok := m.Inside[id]; !ok {
@@ -580,7 +621,7 @@ func (r *Room) seen(e *Event) {
 	}
 }
 
-// keep sends signs of life and renewals in bulk, once a second.
+// keep sends signs of life and renewals in bulk, and follows the instances, once a second.
 func (r *Room) keep() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -594,6 +635,13 @@ func (r *Room) keep() {
 		}
 		r.flushHeard(r.rooms.ctx)
 		r.renewOpen(r.rooms.ctx)
+		if r.rooms.opts.Leads(r.id) {
+			ctx, cancel := context.WithTimeout(r.rooms.ctx, time.Second)
+			if err := r.countInstances(ctx); err != nil && r.rooms.ctx.Err() == nil {
+				r.rooms.opts.Logger.Warn("the room's limit does not follow its instances", "room", r.id, "err", err)
+			}
+			cancel()
+		}
 	}
 }
 
@@ -602,7 +650,8 @@ func (r *Room) flushHeard(ctx context.Context) {
 	r.heardMu.Lock()
 	heard := r.heard
 	if len(heard) == 0 { // still the one that Heard writes to
-		if r.heardHint > 0 { // made for a rush that is over
+		r.unheard.Store(false) // nobody who could tell: try again
+		if r.heardHint > 0 {   // made for a rush that is over
 			r.heard, r.heardHint = map[Ref]struct{}{}, 0
 		}
 		r.heardMu.Unlock()
@@ -620,7 +669,9 @@ func (r *Room) flushHeard(ctx context.Context) {
 		if refs = append(refs, ref); len(refs) < cap(refs) {
 			continue
 		}
-		if _, err := r.change(ctx, &Command{Op: OpHeard, Refs: refs}); err != nil {
+		_, err := r.change(ctx, &Command{Op: OpHeard, Refs: refs})
+		r.unheard.Store(err != nil)
+		if err != nil {
 			if ctx.Err() == nil {
 				r.rooms.opts.Logger.Warn("signs of life were not noted; grace covers it", "room", r.id, "n", left, "err", err)
 			}

@@ -361,7 +361,7 @@ func TestLostReplyIsSettledByRequestID(t *testing.T) { // cases/room 20
 }
 
 func TestFailedReadsFailAlone(t *testing.T) { // cases/room 21
-	s := inState(t, "")
+	s := build(t, nil, config("premiere", 1)) // admitted: who waits is answered without the store
 	_, secret := s.enter("premiere")
 	var n int
 	var mu sync.Mutex
