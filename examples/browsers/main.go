@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -55,7 +57,7 @@ type Done struct {
 
 func run() error {
 	id, site := os.Getenv("INSTANCE"), os.Getenv("SITE")
-	client, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{os.Getenv("REDIS")}, DisableCache: true})
+	client, err := dialRedis(os.Getenv("REDIS"))
 	if err != nil {
 		return err
 	}
@@ -71,19 +73,21 @@ func run() error {
 	}
 	defer stop()
 	d := redis.NewDirectory(client)
+	log := slog.New(slog.NewJSONHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})).With("self", id)
 	s.owner, err = affinity.Open(d, affinity.Options[*tab]{
 		Space: "browsers", Instance: id, Addr: l.Addr().String(), Every: 500 * time.Millisecond,
-		Build:  s.login,
-		Close:  func(t *tab, why error) { t.cancel() }, // also when a task hangs in it: closing the page ends the task
-		Locks:  keylock.Options{MaxHold: 15 * time.Second, Forced: func(string, uint64) { s.forced.Add(1) }},
-		Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Build:    s.login,
+		Close:    func(t *tab, why error) { t.cancel() }, // also when a task hangs in it: closing the page ends the task
+		Observer: watcher{log},
+		Locks:    keylock.Options{MaxHold: 15 * time.Second, Forced: func(string, uint64) { s.forced.Add(1) }},
+		Logger:   log,
 	})
 	if err != nil {
 		return err
 	}
 	peer, err := gateway.Peer(s.owner, s.http, gateway.Options{
 		Directory: d, Key: gateway.Key{Query: "account"}, Secret: os.Getenv("SECRET"),
-		Health: gateway.Health{Every: 200 * time.Millisecond, FailAfter: 10 * time.Second},
+		Health: gateway.Health{Every: 200 * time.Millisecond, Timeout: 5 * time.Second, FailAfter: 15 * time.Second}, Logger: log,
 	}, gateway.OwnedOptions{})
 	if err != nil {
 		return err
@@ -100,6 +104,33 @@ func run() error {
 	}()
 	fmt.Println(l.Addr())
 	return http.Serve(l, mux)
+}
+
+// watcher says why sessions end and logins fail, so that each login after an account's first can be explained.
+type watcher struct{ log *slog.Logger }
+
+func (w watcher) Built(account string, took time.Duration, err error) {
+	if err != nil {
+		w.log.Warn("a login failed", "account", account, "took", took, "why", err.Error())
+	}
+}
+
+func (w watcher) Retired(account string, why error) {
+	w.log.Warn("a session ended", "account", account, "why", why.Error(), "lost", errors.Is(why, affinity.ErrLost))
+}
+
+func (w watcher) Refreshed(int, int, error) {}
+
+// dialRedis reaches a Redis at host:port or at the path of its Unix socket.
+func dialRedis(addr string) (rueidis.Client, error) {
+	opts := rueidis.ClientOption{InitAddress: []string{addr}, DisableCache: true}
+	if strings.HasPrefix(addr, "/") {
+		opts.InitAddress, opts.ForceSingleClient = []string{"redis:0"}, true
+		opts.DialCtxFn = func(ctx context.Context, _ string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+			return d.DialContext(ctx, "unix", addr)
+		}
+	}
+	return rueidis.NewClient(opts)
 }
 
 func startBrowser() (context.Context, func(), error) {
@@ -201,7 +232,7 @@ func (s *service) consume(client rueidis.Client) {
 		}
 		account := got[1]
 		go func() {
-			ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+			ctx, cancel := context.WithTimeout(ctx, 5*time.Minute) // it waits in line with everybody else
 			defer cancel()
 			err := s.owner.Use(ctx, account, func(ctx context.Context, ses affinity.Session[*tab]) error {
 				_, err := s.task(ctx, ses, "message", false)
