@@ -102,37 +102,88 @@ func (c *call) profile() {
 	}
 }
 
-// node is one running usher.
-type node struct {
+// Node is one running usher, as the admin API shows it.
+type Node struct {
 	ID        string `json:"id"`
 	Self      bool   `json:"self"`
 	Version   string `json:"version"`
 	StartedAt string `json:"started_at"`
+	Alive     bool   `json:"alive"`
+	HeardMS   int64  `json:"heard_ms"` // since it was heard
 	Draining  bool   `json:"draining"`
 	Ready     bool   `json:"ready"`
 	Streams   int    `json:"streams"`
 }
 
-func (c *call) node() node {
-	s := c.s
-	return node{
-		ID: s.opts.NodeID, Self: true, Version: s.opts.Version, StartedAt: s.started.UTC().Format(time.RFC3339),
+// Fleet is all nodes that share an engine. Safe for concurrent use.
+type Fleet interface {
+	// Nodes lists them, this one included, sorted by id; those that died lately too.
+	Nodes(ctx context.Context) ([]Node, error)
+	// Drain asks another node to lose its visitors; false: there is none of that name.
+	Drain(ctx context.Context, id string) (bool, error)
+}
+
+// Self is this node.
+func (s *Server) Self() Node {
+	return Node{
+		ID: s.opts.NodeID, Self: true, Version: s.opts.Version, StartedAt: s.started.UTC().Format(time.RFC3339), Alive: true,
 		Draining: s.isDraining(), Ready: !s.isDraining() && s.health() == nil, Streams: s.streams.count(),
 	}
 }
 
-// nodes lists the nodes that share the engine; the memory engine has one.
+// nodes lists the nodes that share the engine.
 func (c *call) nodes() {
-	c.json(http.StatusOK, "no-store", map[string]any{"nodes": []node{c.node()}})
+	nodes := []Node{c.s.Self()}
+	if f := c.s.opts.Fleet; f != nil {
+		all, err := f.Nodes(c.ctx)
+		if err != nil {
+			c.fail(unavailable(err))
+			return
+		}
+		nodes = all
+	}
+	c.json(http.StatusOK, "no-store", map[string]any{"nodes": nodes})
+}
+
+func unavailable(err error) *problem {
+	return &problem{status: 503, code: "engine_unavailable", detail: err.Error(), retry: 5 * time.Second}
 }
 
 // drainNode makes a node lose its visitors. It goes on in the background; nodes shows it.
 func (c *call) drainNode() {
-	if c.id != c.s.opts.NodeID {
-		c.fail(&problem{status: 404, code: "node_not_found", detail: "this engine has no node of that name; GET /admin/v1/nodes lists them"})
+	if c.id == c.s.opts.NodeID {
+		c.s.DrainSoon()
+		c.json(http.StatusAccepted, "no-store", c.s.Self())
 		return
 	}
-	s := c.s
+	var asked bool
+	var nodes []Node
+	if f := c.s.opts.Fleet; f != nil {
+		var err error
+		if asked, err = f.Drain(c.ctx, c.id); err == nil && asked {
+			nodes, err = f.Nodes(c.ctx)
+		}
+		if err != nil {
+			c.fail(unavailable(err))
+			return
+		}
+	}
+	for _, n := range nodes {
+		if n.ID == c.id {
+			c.json(http.StatusAccepted, "no-store", n)
+			return
+		}
+	}
+	c.fail(&problem{status: 404, code: "node_not_found", detail: "this engine has no node of that name; GET /admin/v1/nodes lists them"})
+}
+
+// DrainSoon begins what the admin API's drain does: ready is 503 when it returns, and connections are told when to come
+// back, within DrainFor. The node goes on answering.
+func (s *Server) DrainSoon() {
+	s.drainOnce.Do(func() {
+		close(s.draining)
+		s.log.Info("this node is being drained, as the admin API asked", "for", s.opts.DrainFor)
+	})
 	s.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), s.opts.DrainFor)
 		defer cancel()
@@ -149,9 +200,6 @@ func (c *call) drainNode() {
 			s.log.Warn("the drain ended before all event streams had", "streams", s.streams.count())
 		}
 	})
-	<-s.draining
-	s.log.Info("this node is being drained, as the admin API asked", "for", s.opts.DrainFor)
-	c.json(http.StatusAccepted, "no-store", c.node())
 }
 
 // rotation is what a rotation of keys did.

@@ -48,6 +48,9 @@ type Options struct {
 	Logger   *slog.Logger         // default: discards
 	Tracer   trace.Tracer         // default: no traces
 
+	// Fleet is all nodes; nil: this one is alone.
+	Fleet Fleet
+
 	NodeID  string // this node's name; default "node"
 	Version string // shown by the admin API and in metrics; default "dev"
 
