@@ -119,6 +119,8 @@ func (s *site) up(l net.Listener) {
 	mux := http.NewServeMux()
 	mux.Handle("/", api)
 	mux.Handle("/static/", http.StripPrefix("/static/", http.FileServer(http.Dir("../../web/static"))))
+	mux.Handle("/stomp/", http.StripPrefix("/stomp/", http.FileServer(http.Dir("node_modules/@stomp/stompjs/bundles"))))
+	mux.HandleFunc("/stomp-checks.mjs", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, "stomp-checks.mjs") })
 	mux.Handle("/spa/", http.StripPrefix("/spa/", http.FileServer(http.Dir("../../examples/spa"))))
 	mux.HandleFunc("/blank", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")
@@ -185,14 +187,11 @@ func (s *site) free() {
 	s.inside = nil
 }
 
-// widen lets everybody in; narrow nobody, for now.
-func (s *site) widen()  { s.limit(100) }
-func (s *site) narrow() { s.limit(1) }
-
-func (s *site) limit(active int64) {
+// widen lets everybody in.
+func (s *site) widen() {
 	s.t.Helper()
 	c := room.DefaultConfig("premiere")
-	c.Capacity.Active = active
+	c.Capacity.Active = 100
 	if _, err := s.rooms.Configure(s.t.Context(), c, 0); err != nil {
 		s.t.Error(err)
 	}
@@ -223,14 +222,10 @@ func node(t *testing.T, on map[string]func(), asked map[string]func() string, ar
 	for lines.Scan() {
 		var r struct {
 			Name, Error, Do string
-			Free            bool
 		}
 		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
 			t.Errorf("%s: %q", args[0], lines.Text())
 			continue
-		}
-		if r.Free {
-			r.Do = "free"
 		}
 		if r.Do != "" {
 			if f := on[r.Do]; f != nil {
@@ -260,32 +255,56 @@ func node(t *testing.T, on map[string]func(), asked map[string]func() string, ar
 
 func TestStompJS(t *testing.T) { // cases/push 20, 21
 	need(t, false)
+	t.Parallel()
 	s := start(t, 8*time.Second)
-	node(t, map[string]func(){"free": s.free}, nil, "stompjs.mjs", "http://"+s.addr, s.admin.URL, adminToken)
+	node(t, map[string]func(){"free": s.free}, nil, "stomp-node.mjs", "http://"+s.addr, s.admin.URL, adminToken)
 }
 
-func TestUsherJS(t *testing.T) {
+func TestStompJSInChromium(t *testing.T) { // cases/push 18, 20, 21
 	need(t, true)
+	t.Parallel()
+	s := start(t, 8*time.Second)
+	node(t, map[string]func(){"free": s.free}, nil, "stomp-chromium.mjs", "http://"+s.addr, s.admin.URL, adminToken)
+}
+
+// wishes are what the scripts may want of a site behind a proxy.
+func (s *site) wishes(p *proxy) (map[string]func(), map[string]func() string) {
+	return map[string]func(){
+			"free": s.widen, "kill": s.kill, "back": s.back,
+			"all":           func() { p.set("", false) },
+			"no ws":         func() { p.set("/v1/stomp", false) },
+			"no sse":        func() { p.set("/v1/stomp /events", false) },
+			"blackhole":     func() { p.set("/v1/stomp", true) },
+			"blackhole all": func() { p.set("/v1/stomp /events", true) },
+			"stall":         p.stall,
+		}, map[string]func() string{
+			"conns": func() string {
+				req, _ := http.NewRequest("GET", s.admin.URL+"/admin/v1/nodes", nil)
+				req.Header.Set("Authorization", "Bearer "+adminToken)
+				resp, err := http.DefaultClient.Do(req)
+				if err != nil {
+					return "{}"
+				}
+				defer resp.Body.Close()
+				var doc struct{ Nodes []struct{ Streams int } }
+				_ = json.NewDecoder(resp.Body).Decode(&doc)
+				return fmt.Sprintf(`{"conns":%d}`, doc.Nodes[0].Streams)
+			},
+		}
+}
+
+// script runs one of the scripts against a usher of its own.
+func script(t *testing.T, name string) {
+	need(t, true)
+	t.Parallel()
 	s := start(t, time.Minute)
 	p := between(t, s.addr)
-	node(t, map[string]func(){
-		"free": s.widen, "narrow": s.narrow, "kill": s.kill, "back": s.back,
-		"all":       func() { p.set("", false) },
-		"no ws":     func() { p.set("/v1/stomp", false) },
-		"no sse":    func() { p.set("/v1/stomp /events", false) },
-		"blackhole": func() { p.set("/v1/stomp", true) },
-	}, map[string]func() string{
-		"conns": func() string {
-			req, _ := http.NewRequest("GET", s.admin.URL+"/admin/v1/nodes", nil)
-			req.Header.Set("Authorization", "Bearer "+adminToken)
-			resp, err := http.DefaultClient.Do(req)
-			if err != nil {
-				return "{}"
-			}
-			defer resp.Body.Close()
-			var doc struct{ Nodes []struct{ Streams int } }
-			_ = json.NewDecoder(resp.Body).Decode(&doc)
-			return fmt.Sprintf(`{"conns":%d}`, doc.Nodes[0].Streams)
-		},
-	}, "usher.mjs", "http://"+p.addr)
+	on, asked := s.wishes(p)
+	node(t, on, asked, name, "http://"+p.addr)
 }
+
+func TestLadder(t *testing.T) { script(t, "ladder.mjs") }
+
+func TestTabs(t *testing.T) { script(t, "tabs.mjs") }
+
+func TestCrashes(t *testing.T) { script(t, "crash.mjs") }

@@ -1,0 +1,82 @@
+// usher.js in a real Chromium: which way it takes, and when it takes another.
+import { check, end, wish, tab, over, has, until, count, more, sleep, assert, hideable, hide } from './lib.mjs';
+
+await check('a page is told its place over a WebSocket', async (c) => {
+  const p = await tab(c);
+  await over(p, 'ws');
+  await has(p, 'rank');
+  await has(p, 'stats');
+});
+
+await check('without WebSockets it is an event stream, without that a poll; and the winner is remembered', async (c) => {
+  await wish('no ws');
+  const p = await tab(c);
+  await over(p, 'sse');
+  await has(p, 'rank');
+  await p.reload();
+  await p.evaluate(() => { window.got = []; window.line = usher.join('premiere', {}); line.on('*', (m) => got.push(m)); });
+  await over(p, 'sse');
+  await has(p, 'rank');
+  assert(await p.evaluate(() => !got.some((m) => m.type === 'link' && m.state === 'trouble')), 'it tried the WebSocket again');
+  await wish('no sse');
+  await p.evaluate(() => line.close());
+  await p.evaluate(() => { sessionStorage.clear(); window.got = []; window.line = usher.join('premiere', {}); line.on('*', (m) => got.push(m)); });
+  await over(p, 'poll');
+  await has(p, 'rank');
+});
+
+await check('a blackholed socket is left for another way, and found again when it works', async (c) => {
+  const p = await tab(c, { quiet: 6000, probe: [500, 1000] });
+  await over(p, 'ws');
+  await has(p, 'rank');
+  await wish('blackhole');
+  await until(p, () => got.some((m) => m.type === 'transport' && m.name !== 'ws'));
+  await until(p, () => { // its place comes by the other way
+    const at = got.findIndex((m) => m.type === 'transport' && m.name !== 'ws');
+    return got.slice(at).some((m) => m.type === 'rank');
+  });
+  await wish('all');
+  await over(p, 'ws');
+});
+
+await check('35 s without a byte, by the page’s clock, are dead; three failures a rung; a poll; and upward again', async (c) => {
+  const p = await tab(c, { probe: [20000, 25000] }, async (page) => { await page.clock.install(); await hideable(page); });
+  await over(p, 'ws');
+  await has(p, 'rank');
+  const ranks = await count(p, 'rank');
+  await hide(p, true);
+  await hide(p, false); // so that its place is told now
+  await more(p, 'rank', ranks);
+  await p.clock.pauseAt(await p.evaluate(() => Date.now() + 10));
+  await wish('blackhole all');
+  await p.clock.runFor(15000);
+  const links = () => p.evaluate(() => got.filter((m) => m.type === 'link').map((m) => m.state).join());
+  assert(await links() === 'ok', 'given up too early: ' + await links());
+  await p.clock.runFor(21000);
+  assert(await links() === 'ok,trouble', 'after 36 s: ' + await links());
+  const name = () => p.evaluate(() => got.filter((m) => m.type === 'transport').pop().name);
+  for (let i = 0; await name() !== 'poll'; i++) {
+    assert(i < 300, 'it never polled');
+    await p.clock.runFor(1000);
+    await sleep(30);
+  }
+  assert(p.sockets.length === 3, p.sockets.length + ' sockets'); // the first, and two in vain
+  const at = await p.evaluate(() => got.length);
+  await until(p, (n) => got.slice(n).some((m) => m.type === 'rank'), at - 2);
+  await wish('all');
+  for (let i = 0; await name() !== 'ws'; i++) {
+    assert(i < 300, 'it never came up again');
+    await p.clock.runFor(2000);
+    await sleep(60);
+  }
+});
+
+await check('no message of a closed line arrives', async (c) => {
+  const p = await tab(c);
+  await has(p, 'rank');
+  await p.evaluate(() => { line.close(); got.length = 0; });
+  await sleep(1500);
+  assert(await p.evaluate(() => got.length) === 0, 'it went on');
+});
+
+await end();
