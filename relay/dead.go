@@ -14,7 +14,8 @@ type DeadLetters interface {
 	// not there; replacing never fails by it.
 	Put(ctx context.Context, l Letter, b DeadBounds) error
 
-	// List returns up to limit letters of a relay, the oldest first, behind a letter's Seq; 0: from the beginning.
+	// List returns up to limit letters of a relay, by Seq, behind a Seq; 0: from the beginning. A replaced letter keeps its
+	// Seq.
 	List(ctx context.Context, relay string, after uint64, limit int) ([]Letter, error)
 
 	// Get returns a letter by the id of its event. ErrNoLetter.
@@ -23,7 +24,7 @@ type DeadLetters interface {
 	// Drop forgets letters, and returns how many there were.
 	Drop(ctx context.Context, relay string, ids ...string) (int, error)
 
-	// Expire forgets a relay's letters that were put before a time, and returns how many.
+	// Expire forgets a relay's letters whose Last is before a time, and returns how many.
 	Expire(ctx context.Context, relay string, before time.Time) (int, error)
 
 	// Stats tell of a relay's letters.
@@ -70,7 +71,7 @@ func (l *Letter) Size() int64 {
 type DeadStats struct {
 	Letters int       `json:"letters"`
 	Bytes   int64     `json:"bytes"`
-	Oldest  time.Time `json:"oldest"` // Last of the oldest letter; zero: there is none
+	Oldest  time.Time `json:"oldest"` // First of the oldest letter; zero: there is none
 }
 
 var (

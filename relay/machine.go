@@ -230,7 +230,7 @@ func (m *machine) finish(j *job, outcomes []outcome, now time.Time, roll func() 
 		return
 	}
 	m.flight--
-	alive := false
+	alive, crowded := false, m.room() == 0
 	for _, o := range outcomes {
 		alive = alive || o.ok || o.class == Rejected
 		if o.ok {
@@ -246,14 +246,20 @@ func (m *machine) finish(j *job, outcomes []outcome, now time.Time, roll func() 
 		m.until = now.Add(m.t.backoff(m.failures, roll()))
 	}
 	for i, o := range outcomes {
-		m.settle(j.items[i], o, alive || len(j.items) == 1, alive, now, roll)
+		m.settle(j.items[i], o, batchFate{own: alive || len(j.items) == 1, alive: alive, crowded: crowded}, now, roll)
 	}
 	m.forward()
 }
 
-// settle takes in what became of one event. own says that it waits by itself, and not with all the others; alive, that the
-// sink took or refused something in the same batch.
-func (m *machine) settle(it *item, o outcome, own, alive bool, now time.Time, roll func() float64) {
+// batchFate is what matters of a batch to each of its events.
+type batchFate struct {
+	own     bool // what failed waits by itself, and not with all the others
+	alive   bool // the sink took or refused something
+	crowded bool // the window was full
+}
+
+// settle takes in what became of one event.
+func (m *machine) settle(it *item, o outcome, b batchFate, now time.Time, roll func() float64) {
 	if o.ok {
 		m.end(it)
 		return
@@ -270,21 +276,21 @@ func (m *machine) settle(it *item, o outcome, own, alive bool, now time.Time, ro
 	case Denied:
 		m.denied = o.reason
 	}
-	if o.class == Transient || o.class == Denied && alive {
+	if o.class == Transient || o.class == Denied && b.alive {
 		// The first failure never counts: it may have been the sink's. Later ones do if others got through meanwhile.
 		if it.tries > 1 && since {
 			it.strikes++
 		}
-		if it.strikes >= m.t.Attempts && (now.Sub(it.first) >= m.t.GiveUp || m.room() == 0) {
+		if it.strikes >= m.t.Attempts && (now.Sub(it.first) >= m.t.GiveUp || b.crowded) {
 			m.die(it)
 			return
 		}
-		it.suspect = it.suspect || own && !alive
+		it.suspect = it.suspect || b.own && !b.alive
 	}
 	if until := now.Add(o.after); o.after > 0 && until.After(m.until) {
 		m.until = until
 	}
-	if !own { // the whole sink waits
+	if !b.own { // the whole sink waits
 		it.state = queued
 		heap.Push(&m.ready, it)
 		return
