@@ -134,15 +134,9 @@ func (c *Config) tlsConfig() (*tls.Config, error) {
 
 // inspect asks the server what it is, so that a wrong set-up is told at the start and not by its consequences.
 func (c *Config) inspect(ctx context.Context, client rueidis.Client) error {
-	text, err := client.Do(ctx, client.B().Info().Build()).ToString()
+	info, err := serverInfo(ctx, client)
 	if err != nil {
 		return c.explain(err)
-	}
-	info := map[string]string{}
-	for line := range strings.Lines(text) {
-		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
-			info[key] = value
-		}
 	}
 	at := strings.Join(c.Addrs, ", ")
 	version := info["redis_version"] // Valkey says 7.2.4 there, for those who ask
@@ -218,4 +212,44 @@ func (c *Config) explain(err error) error {
 		return say("addrs", at+" does not answer", "is a firewall between? dial_timeout says how long to wait")
 	}
 	return fmt.Errorf("engine.addrs: Redis at %s: %w", at, err)
+}
+
+// Doubts says, in a sentence each, what about a server makes promises weaker than they could be. It asks only once and
+// reports no failure of its own.
+func Doubts(ctx context.Context, client rueidis.Client) []string {
+	var out []string
+	seen := map[string]bool{}
+	for addr, node := range client.Nodes() {
+		info, err := serverInfo(ctx, node)
+		if err != nil || info["role"] == "slave" {
+			continue
+		}
+		add := func(what string) {
+			if !seen[what] {
+				seen[what] = true
+				out = append(out, fmt.Sprintf("Redis at %s %s", addr, what))
+			}
+		}
+		if p := info["maxmemory_policy"]; p != "" && p != "noeviction" && info["maxmemory"] != "0" {
+			add("evicts keys when it is full (maxmemory-policy " + p + "), and places would be lost: set noeviction there")
+		}
+		if info["aof_enabled"] == "0" {
+			add("keeps no append-only file: what it answered is lost when it stops. Set appendonly yes there, or see docs/durability.md")
+		}
+	}
+	return out
+}
+
+func serverInfo(ctx context.Context, client rueidis.Client) (map[string]string, error) {
+	text, err := client.Do(ctx, client.B().Info().Build()).ToString()
+	if err != nil {
+		return nil, err
+	}
+	info := map[string]string{}
+	for line := range strings.Lines(text) {
+		if key, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			info[key] = value
+		}
+	}
+	return info, nil
 }

@@ -39,7 +39,9 @@ func join(t *testing.T, s *redistest.Server, id string) *member {
 	m := &member{client: connect(t, s)}
 	var err error
 	m.Nodes, err = redis.JoinNodes(context.Background(), m.client, redis.NodesOptions{
-		Self:    func() redis.Node { return redis.Node{ID: id, Version: "v1 of " + id, Ready: true, Draining: m.draining.Load()} },
+		Self: func() redis.Node {
+			return redis.Node{ID: id, Version: "v1 of " + id, Ready: true, Draining: m.draining.Load()}
+		},
 		OnDrain: func() { m.asked.Add(1); m.draining.Store(true) },
 	})
 	if err != nil {

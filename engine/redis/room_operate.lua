@@ -1,0 +1,343 @@
+-- Follows room_step.lua: what operators and the clock do to a room as a whole, and the calls themselves. room/operate.go.
+
+local function phase_of(opens, prequeue, closes)
+  if closes > 0 and H.at >= closes then return CLOSED end
+  if opens == 0 or H.at >= opens then return OPEN end
+  if H.at >= opens - prequeue then return PREQUEUE end
+  return BEFORE
+end
+
+local function coming(phase) return phase == BEFORE or phase == PREQUEUE end
+
+-- Whether that change is an opening for which the caller has not brought the root of what has entered.
+local function lacks_root(phase)
+  return H.seeded == 1 and not coming(phase) and H.pren > 0 and tonumber(ARGV[5]) ~= H.pren
+end
+
+-- Gives everybody of the prequeue the position that was drawn: a bitmap of ones, and those who left to be swept.
+local function open_draw(seed)
+  if H.pre == 0 then return end
+  call('HSET', BASE .. 'text', 'seed:' .. H.pre, seed)
+  line_run(H.pre, H.pren)
+  H.line = H.line - H.pregone
+  draws[#draws + 1] = {first = H.pre, n = H.pren}
+  if H.pregone > 0 then H.sweep = H.pre end
+  H.pre, H.pren, H.pregone = 0, 0, 0
+end
+
+-- d: state, phase, closed, message. seed, hash: of a draw that may be coming. Says whether a seed was missing.
+local EMPTY = 'e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855' -- root of nobody
+local function emit_state(d, seed, hash)
+  local t = call('HMGET', BASE .. 'text', 'seed', 'seedhash', 'first', 'count', 'seedhex', 'root', 'message')
+  for i = 1, 7 do t[i] = t[i] or '' end
+  local was = t[1]
+  if coming(d.phase) and H.seeded == 0 then
+    if #seed ~= 32 then return true end
+    H.seeded = 1
+    t[1], t[2], t[3], t[4], t[5], t[6] = seed, hash, '0', '0', '', ''
+  elseif not coming(d.phase) and H.seeded == 1 then
+    t[5] = string.gsub(t[1], '.', function(c) return string.format('%02x', byte(c)) end)
+    if H.pre > 0 then t[3], t[4] = num(H.pre), num(H.pren) end
+    t[6] = H.pren > 0 and ARGV[6] or EMPTY
+    t[1], H.seeded = '', 0
+  end
+  t[7] = d.message or t[7]
+  call('HSET', BASE .. 'text', 'seed', t[1], 'seedhash', t[2], 'first', t[3], 'count', t[4], 'seedhex', t[5], 'root', t[6], 'message', t[7])
+  H.n = H.n + 1
+  events[#events + 1] = pack('>BBBB', STATE, d.state, d.phase, d.closed) .. text(t[7]) .. text(t[1]) .. text(t[2]) ..
+    pack('>dd', tonumber(t[3]) or 0, tonumber(t[4]) or 0) .. text(t[5]) .. text(t[6])
+  H.state, H.phase, H.closed = d.state, d.phase, d.closed
+  if not coming(d.phase) then open_draw(was) end
+  return false
+end
+
+-- What the clock brings: prequeue, opening, closing. Says whether the root is lacking.
+local function schedule()
+  if H.opens == 0 and H.closes == 0 then return false end
+  local want = phase_of(H.opens, H.prequeue, H.closes)
+  if want == H.phase or (want == CLOSED and H.closed == 1) then return false end
+  if H.phase == BEFORE or (H.phase == PREQUEUE and want ~= BEFORE) or (H.phase == OPEN and want == CLOSED) then
+    if lacks_root(want) then return true end
+    emit_state({state = H.state, phase = want, closed = (H.closed == 1 or want == CLOSED) and 1 or 0}, '', '')
+  end
+  return false
+end
+
+local function limit_for(instances)
+  local l = UNLIMITED
+  if H.active > 0 then l = H.active end
+  if H.per > 0 then l = math.min(l, H.per * math.max(instances, 0)) end
+  return l
+end
+
+local function emit_limit(digest, config)
+  H.n = H.n + 1
+  events[#events + 1] = pack('>Bddd', LIMIT, H.revision, H.instances, H.limit) .. text(digest) .. text(config)
+end
+
+local function instances(n)
+  if n == H.instances then return end
+  H.instances, H.limit = n, limit_for(n)
+  emit_limit(call('HGET', BASE .. 'text', 'digest'), call('HGET', BASE .. 'text', 'config'))
+end
+
+-- Returns an error, or 'root'.
+local function configure(arg)
+  local ifrev, active, per, rpm, idle, max, claim, hold, grace, most, order, opens, prequeue, closes, at = unpack_('>dddddddddddddd', arg, 2)
+  local function str()
+    local n = unpack_('>I4', arg, at)
+    local s = sub(arg, at + 4, at + 3 + n)
+    at = at + 4 + n
+    return s
+  end
+  local digest, config, seed, hash = str(), str(), str(), str()
+  local had = call('HGET', BASE .. 'text', 'digest') or ''
+  if digest ~= '' and digest == had then return 0 end
+  if ifrev ~= 0 and ifrev ~= H.revision then return E_REVISION end
+  local first = H.revision == 0
+  local d = {state = H.state, phase = H.phase, closed = H.closed}
+  local again = first or opens ~= H.opens or closes ~= H.closes or prequeue ~= H.prequeue
+  if again then
+    d.phase = phase_of(opens, prequeue, closes)
+    if d.phase == BEFORE and H.pre > 0 then d.phase = PREQUEUE end -- those who are in the draw stay in it
+    d.closed = d.phase == CLOSED and 1 or 0
+    if coming(d.phase) and H.seeded == 0 and #seed ~= 32 then return E_BAD end
+    if lacks_root(d.phase) then return 'root' end
+  end
+  if digest == '' then digest = had end
+  local was = #orders > 0 and orders[#orders][2] or FIFO
+  if order ~= was then
+    local head = line_head()
+    while #orders > 1 and orders[2][1] <= head do table.remove(orders, 1) end -- nobody waits under it any more
+    orders[#orders + 1] = {H.seq + 1, order}
+  end
+  local nearer = not first and (idle < H.idle or max < H.max or claim ~= H.claim)
+  if not first and (idle < H.idle or max < H.max) then -- tokens signed until now last as long as they say
+    while #cuts > 0 and cuts[1].at + cuts[1].idle + LEEWAY < H.now do table.remove(cuts, 1) end
+    if #cuts >= 50 then table.remove(cuts, 1) end
+    cuts[#cuts + 1] = {at = H.now, idle = H.idle, max = H.max}
+  end
+  H.revision = H.revision + 1
+  H.active, H.per, H.idle, H.max, H.claim, H.hold, H.grace, H.most, H.order = active, per, idle, max, claim, hold, grace, most, order
+  H.opens, H.prequeue, H.closes = opens, prequeue, closes
+  H.limit = limit_for(H.instances)
+  rate_set(rpm, first)
+  call('HSET', BASE .. 'text', 'digest', digest, 'config', config)
+  emit_limit(digest, config)
+  if nearer then
+    H.scan = 1
+    call('HDEL', BASE .. 'text', 'scan')
+    rescan()
+  end
+  if again then emit_state(d, seed, hash) end
+  return 0
+end
+
+local function set_state(arg)
+  local state, at = byte(arg, 2), 3
+  local function str()
+    local n = unpack_('>I4', arg, at)
+    local s = sub(arg, at + 4, at + 3 + n)
+    at = at + 4 + n
+    return s
+  end
+  local message, seed, hash = str(), str(), str()
+  local d = {state = state, phase = H.phase, closed = H.closed, message = message}
+  if state == S_OPEN and H.phase == CLOSED then
+    d.phase, d.closed = phase_of(H.opens, H.prequeue, H.closes), 0
+    if d.phase == CLOSED then d.phase, d.closed = OPEN, 1 end -- the operator knows better than the schedule
+  elseif state == S_CLOSED then
+    d.phase, d.closed = CLOSED, 1
+  end
+  if d.state == H.state and d.phase == H.phase and message == (call('HGET', BASE .. 'text', 'message') or '') then return 0 end
+  if lacks_root(d.phase) then return 'root' end
+  if emit_state(d, seed, hash) then return E_BAD end
+  return 0
+end
+
+-- How long after now a tick has something to do, µs; at most a second.
+local function wake()
+  local w = 1000000
+  if H.scan ~= 0 or H.sweep ~= 0 then return 1000 end
+  local first = call('ZRANGE', BASE .. 'due', 0, 0, 'WITHSCORES')
+  if first[2] then w = math.min(w, first[2] - H.now) end
+  if H.line > 0 then
+    if H.pause > H.at then
+      w = math.min(w, H.pause - H.at)
+    elseif admitting() then
+      if H.order == PASSTHROUGH or used() < H.limit then
+        w = math.min(w, rate_wait())
+      else
+        local held = call('ZRANGE', BASE .. 'held', 0, 0, 'WITHSCORES')
+        if held[2] then w = math.min(w, held[2] - H.now) end
+      end
+    end
+  end
+  if waiting() > 0 then
+    local s = call('ZRANGE', BASE .. 'silent', 0, 0, 'WITHSCORES')
+    w = math.min(w, (math.max(tonumber(s[2] or 0), H.floor) + H.grace + 1) * SEEN - H.now)
+  end
+  for _, t in ipairs({H.opens, H.opens - H.prequeue, H.closes}) do
+    if t > H.at then w = math.min(w, t - H.at) end
+  end
+  return math.max(w, 1000)
+end
+
+-- The call.
+local function reply(status, more, sleep, plain, rest, extra)
+  return {status, num(H.at), num(H.epoch), num(H.n), more and 1 or 0, sleep, plain, rest, extra or ''}
+end
+
+local first_op = ARGV[11] and byte(ARGV[11])
+if H.gone == 1 or not raw then
+  if first_op ~= 7 then return reply('none', false, 0, '', {}) end
+  if H.gone == 1 then
+    if call('EXISTS', BASE .. 'kept', BASE .. 'log', BASE .. 'a', BASE .. 'req', BASE .. 'text') > 0 then return reply('purge', false, 0, '', {}) end
+    local at = H.at
+    blank(H.epoch + 1, H.seq)
+    H.at, first_n = at, 1
+  end
+end
+
+-- Another replication id: writes that were answered may be lost. Their numbers are not given again.
+local id = string.match(call('INFO', 'replication'), 'master_replid:(%x+)') or rep('0', 40)
+local lost = replid ~= '' and replid ~= id and H.revision > 0
+if lost then
+  H.epoch, H.n, first_n = H.epoch + 1, 0, 1
+  if H.pre == 0 then H.seq = H.seq + SKIP end
+  H.pause = math.max(H.at, clock) + tonumber(ARGV[3])
+end
+replid = id
+
+if H.clock ~= 0 then
+  local d = clock - H.clock
+  if d > OUTAGE or lost then -- nobody was heard meanwhile: everybody has a full grace, claim and idle from here on
+    H.floor, H.rec = math.ceil(H.now / SEEN), H.now
+  else
+    H.now = H.now + math.min(math.max(d, 0), INTERVAL)
+  end
+end
+H.clock, H.at = clock, math.max(H.at, clock)
+
+if lost then emit_state({state = H.state, phase = H.phase, closed = H.closed}, '', '') end
+if schedule() then
+  if lost then save() end
+  return reply('root', false, 0, '', {}, num(H.pren))
+end
+rescan()
+
+local more, plain, rest = false, '', {}
+local n = #ARGV[8] / 16
+if n > 0 and H.phase == PREQUEUE and ARGV[7] ~= call('HGET', BASE .. 'text', 'seedhash') then
+  save()
+  return reply('seed', false, 0, '', {}, call('HGET', BASE .. 'text', 'seed'))
+end
+
+-- Enters that present no ticket. New ones who all have to wait are one write.
+if n > 0 then
+  local ids, reqs, keys = ARGV[8], ARGV[9], ARGV[10]
+  local args, known, fresh = {}, {}, {}
+  for j = 1, n do args[j] = sub(reqs, j * 16 - 15, j * 16) end
+  local at = 1
+  while at <= n do
+    local got = call('HMGET', BASE .. 'req', unpack(args, at, math.min(n, at + 3999)))
+    for j = 1, #got do known[at + j - 1] = args[at + j - 1] ~= ZERO and got[j] or false end
+    at = at + #got
+  end
+  for j = 1, n do
+    if not known[j] then fresh[#fresh + 1] = j end
+  end
+  if #fresh > 1 then more = promote() end
+  local bulk = #fresh > 1 and H.line > 0 and not more and refusal() == 0 and waiting() + #fresh <= H.most and H.order ~= REJECT
+    or #fresh > 1 and H.phase == PREQUEUE and H.state ~= S_CLOSED and waiting() + #fresh <= H.most
+  local first = 0
+  if bulk and H.phase == PREQUEUE then
+    for _, j in ipairs(fresh) do
+      local key = sub(keys, j * 8 - 7, j * 8)
+      if H.pre > 0 and call('ZLEXCOUNT', draw_key(H.pre), '[' .. key, '[' .. key .. rep('\255', 9)) > 0 then bulk = false end
+    end
+  end
+  if bulk then
+    if #fresh == n then
+      first = give(n, ids, reqs, keys)
+    else
+      local i, r, k = {}, {}, {}
+      for x, j in ipairs(fresh) do i[x], r[x], k[x] = sub(ids, j * 16 - 15, j * 16), args[j], sub(keys, j * 8 - 7, j * 8) end
+      first = give(#fresh, table.concat(i), table.concat(r), table.concat(k))
+    end
+  end
+  local out = {}
+  if bulk and #fresh == n then
+    plain = (H.phase == PREQUEUE and 'P' or 'F') .. pack('>ddBd', first, n, order_at(first) == RANDOM and 1 or 0, H.n)
+  else
+    for j = 1, n do
+      if more then break end -- the rest is asked again
+      local err, seq, id, created
+      local was = #events
+      if bulk and not known[j] then
+        err, seq, id, created = 0, first, sub(ids, j * 16 - 15, j * 16), true
+        first = first + 1
+      else
+        err, seq, id, created = enter(0, ZERO, sub(ids, j * 16 - 15, j * 16), args[j], sub(keys, j * 8 - 7, j * 8))
+        if j == 1 or #events > was then more = promote() end
+      end
+      out[j] = view(err, seq, id, created)
+    end
+    plain = 'V' .. table.concat(out)
+  end
+end
+
+local sleep = 1000000
+for j = 11, #ARGV do
+  if more then break end
+  local arg = ARGV[j]
+  local op = byte(arg)
+  local err, seq, id, created = 0, 0, ZERO, false
+  moves, draw_no = 0, 0
+  if op == 1 or op == 2 or op == 4 or op == 5 or op == 6 then
+    seq = unpack_('>d', arg, 2)
+    id = sub(arg, 10, 25)
+  end
+  if op == 0 then
+    expire()
+    abandon()
+    forget()
+  elseif op == 1 then
+    if H.phase == PREQUEUE and sub(arg, 66, 129) ~= call('HGET', BASE .. 'text', 'seedhash') then
+      save()
+      return reply('seed', false, 0, plain, rest, call('HGET', BASE .. 'text', 'seed'))
+    end
+    err, seq, id, created = enter(seq, id, sub(arg, 26, 41), sub(arg, 42, 57), sub(arg, 58, 65))
+  elseif op == 2 then
+    local c
+    err, c = lookup(seq, id)
+    if c == WAITING then hear(seq) end
+  elseif op == 3 then
+    for o = 2, #arg, 24 do
+      local s = unpack_('>d', arg, o)
+      if find(s, sub(arg, o + 8, o + 23)) == WAITING then hear(s) end
+    end
+  elseif op == 4 or op == 5 then
+    err = use(seq, id)
+  elseif op == 6 then
+    err = leave(seq, id)
+  elseif op == 7 then
+    err = configure(arg)
+  elseif op == 8 then
+    err = set_state(arg)
+  elseif op == 9 then
+    instances((unpack_('>d', arg, 2)))
+  end
+  if err == 'root' then
+    save()
+    return reply('root', false, 0, plain, rest, num(H.pren))
+  end
+  more = promote() or moves >= MAX
+  if seq > 0 or err == E_NOTICKET then rest[#rest + 1] = view(err, seq, id, created) else rest[#rest + 1] = answer(err) end
+  if op == 0 then sleep = wake() end
+end
+if n > 0 and H.line > 0 and H.interval > 0 and admitting() then sleep = math.min(sleep, math.max(rate_wait(), 1000)) end
+if H.revision == 0 then return reply('none', false, 0, '', rest) end -- its configuration was refused
+trim_draws()
+save()
+return reply('ok', more or H.sweep ~= 0, sleep, plain, rest)

@@ -1,0 +1,463 @@
+-- Follows room_prelude.lua: what commands do. Named as in room/machine.go.
+
+-- Sessions.
+local function session(seq)
+  local s = call('HGET', BASE .. 'a', seq)
+  if not s then return nil end
+  local pos, start, seen, claimed = unpack_('>dddB', s)
+  if seen < H.rec then seen = H.rec end -- everybody counts as just heard from after an outage
+  return {seq = seq, pos = pos, start = start, seen = seen, claimed = claimed}
+end
+local function session_put(s)
+  call('HSET', BASE .. 'a', s.seq, pack('>dddB', s.pos, s.start, s.seen, s.claimed))
+end
+local function token_end(s) return math.min(s.seen + H.idle, s.start + H.max) end
+local function token_before(s) -- when tokens end that were signed under a longer idle or max
+  local t = 0
+  for _, c in ipairs(cuts) do
+    if s.start <= c.at then t = math.max(t, math.min(c.at + c.idle, s.start + c.max)) end
+  end
+  return t
+end
+local function deadline(s)
+  local final = s.start + H.max
+  local at, why = s.seen + H.idle, R_IDLE
+  if H.claim > 0 and s.claimed == 0 then
+    at, why = math.max(s.start, H.floor * SEEN) + H.claim, R_CLAIM
+  end
+  if final <= at then return final, R_MAX end
+  return at, why
+end
+local function due(s) call('ZADD', BASE .. 'due', (deadline(s)), s.seq) end
+
+local function ended(seq, reason)
+  set_code(seq, ENDED + reason)
+  call('RPUSH', BASE .. 'ended', num(H.now) .. ' ' .. seq)
+end
+
+-- End of a session.
+local function end_session(s, kind, why)
+  local hold = 0
+  if H.hold == 1 then
+    hold = math.max(token_end(s), token_before(s)) + LEEWAY
+    if hold <= H.now then hold = 0 end
+  end
+  emit(kind, hold > 0 and 9 or 1, why, s.seq, s.pos, id_of(s.seq), hold > 0 and pack('>d', hold))
+  ended(s.seq, why)
+  call('HDEL', BASE .. 'a', s.seq)
+  call('ZREM', BASE .. 'due', s.seq)
+  if hold > 0 then call('ZADD', BASE .. 'held', hold, s.seq) end
+end
+
+-- End of a waiter.
+local function end_waiter(seq, kind, why)
+  local pos = pos_of(seq)
+  emit(kind, pos == 0 and 16 or 0, why, seq, pos, id_of(seq), pos == 0 and key_of(seq))
+  ended(seq, why)
+  if pos == 0 then
+    H.pregone = H.pregone + 1
+    call('RPUSH', BASE .. 'dead:' .. H.pre, seq)
+  else
+    line_remove(pos)
+  end
+end
+
+local function lapse(seq, id) -- a session whose time is up is not revived by using it
+  local s = seq > 0 and session(seq)
+  if s and id_of(seq) == id then
+    local at, why = deadline(s)
+    if at <= H.now then end_session(s, EXPIRED, why) end
+  end
+end
+
+-- Rate: room/rate.go. next is kept in µs and ns, so that it is exact for longer than 104 days.
+local function rate_ahead() return (H.next - H.now) * 1000 + H.frac end -- ns
+local function rate_put(ns)
+  H.next = H.now + floor(ns / 1000)
+  H.frac = ns - floor(ns / 1000) * 1000
+end
+local function rate_wait() -- µs, rounded up
+  if H.interval == 0 then return 0 end
+  return math.max(0, math.ceil((rate_ahead() - H.slack) / 1000))
+end
+local function rate_take()
+  if H.interval > 0 then rate_put(math.max(rate_ahead(), 0) + H.interval) end
+end
+local function rate_set(per_minute, first)
+  if per_minute <= 0 then
+    H.interval, H.slack, H.next, H.frac = 0, 0, 0, 0
+    return
+  end
+  local burst = math.ceil(per_minute / 60)
+  local t = math.ceil(60e9 / (per_minute - burst + 1))
+  local slack = (burst - 1) * t
+  if t == H.interval and slack == H.slack then return end
+  local ahead = 0
+  if not first then ahead = math.max(0, rate_ahead() - H.slack) + slack end
+  H.interval, H.slack = t, slack
+  rate_put(ahead)
+end
+
+local function admitting()
+  return H.state ~= S_PAUSED and H.phase ~= BEFORE and H.phase ~= PREQUEUE and H.sweep == 0 and H.pause <= H.at
+end
+local function used()
+  call('ZREMRANGEBYSCORE', BASE .. 'held', '-inf', num(H.now))
+  return call('HLEN', BASE .. 'a') + call('ZCARD', BASE .. 'held')
+end
+local function can_admit()
+  if not admitting() then return false end
+  if H.order == PASSTHROUGH then return true end
+  return (H.interval == 0 or rate_ahead() <= H.slack) and used() < H.limit
+end
+
+local function order_at(pos)
+  for i = #orders, 1, -1 do
+    if orders[i][1] <= pos then return orders[i][2] end
+  end
+  return FIFO
+end
+
+-- SplitMix64 on halves of 32 bits.
+local function times(ah, al, bh, bl)
+  local a0, a1, a2, a3 = al % 65536, floor(al / 65536), ah % 65536, floor(ah / 65536)
+  local b0, b1, b2, b3 = bl % 65536, floor(bl / 65536), bh % 65536, floor(bh / 65536)
+  local r0 = a0 * b0
+  local r1 = a1 * b0 + a0 * b1 + floor(r0 / 65536)
+  local r2 = a2 * b0 + a1 * b1 + a0 * b2 + floor(r1 / 65536)
+  local r3 = a3 * b0 + a2 * b1 + a1 * b2 + a0 * b3 + floor(r2 / 65536)
+  return (r3 % 65536) * 65536 + r2 % 65536, (r1 % 65536) * 65536 + r0 % 65536
+end
+local function shifted(h, l, s) -- z ^ z >> s
+  local p = 2 ^ s
+  local h2, l2 = floor(h / p), (h % p) * 2 ^ (32 - s) + floor(l / p)
+  return bit.bxor(h, h2) % 4294967296, bit.bxor(l, l2) % 4294967296
+end
+local function drawn(n) -- the next random number below n
+  draw_no = draw_no + 1
+  local h, l = unpack_('>I4I4', ARGV[4])
+  l = l + draw_no
+  if l >= 4294967296 then h, l = (h + 1) % 4294967296, l - 4294967296 end
+  h, l = times(h, l, 0x9e3779b9, 0x7f4a7c15)
+  h, l = shifted(h, l, 30)
+  h, l = times(h, l, 0xbf58476d, 0x1ce4e5b9)
+  h, l = shifted(h, l, 27)
+  h, l = times(h, l, 0x94d049bb, 0x133111eb)
+  h, l = shifted(h, l, 31)
+  local r = h % n
+  r = (r * 65536 + floor(l / 65536)) % n
+  return (r * 65536 + l % 65536) % n
+end
+
+local function next_pos()
+  local head = line_head()
+  if #orders == 0 or order_at(head) ~= RANDOM then return head end
+  local n = H.line
+  for _, o in ipairs(orders) do
+    if o[1] > head and o[2] ~= RANDOM then
+      n = line_before(o[1])
+      break
+    end
+  end
+  return line_at(drawn(n))
+end
+
+-- Waiters who left before an opening still stand in its line: they are taken out before anybody is admitted.
+local function sweep()
+  if H.sweep == 0 then return end
+  local key = BASE .. 'dead:' .. H.sweep
+  local dead = call('LRANGE', key, 0, MAX - 1)
+  for i = 1, #dead do line_clear(pos_of(tonumber(dead[i]))) end
+  call('LTRIM', key, #dead, -1)
+  if call('EXISTS', key) == 0 then H.sweep = 0 end
+end
+
+-- Admits waiters while it may; says whether only MAX stopped it.
+local function promote()
+  if H.sweep ~= 0 then
+    sweep()
+    if H.sweep ~= 0 then return true end
+  end
+  local lim, n = silent(), 0
+  while H.line > 0 and can_admit() do
+    if n >= MAX then return true end
+    n = n + 1
+    local pos = next_pos()
+    local seq = seq_at(pos)
+    local k, i = chunk(seq)
+    if lim > 0 and unpack_('>I4', call('GETRANGE', BASE .. 'p:' .. k, i * 4, i * 4 + 3)) < lim then
+      end_waiter(seq, ABANDONED, R_ABANDONED)
+    else
+      emit(ADMITTED, 0, 0, seq, pos, id_of(seq))
+      set_code(seq, ACTIVE)
+      local s = {seq = seq, pos = pos, start = H.now, seen = H.now, claimed = 0}
+      session_put(s)
+      due(s)
+      if H.order ~= PASSTHROUGH then rate_take() end
+      H.admitted = H.admitted + 1
+      line_remove(pos)
+    end
+  end
+  return false
+end
+
+-- What a ticket is, packed: error, state, flags (1 random, 2 created, 4 claimed), reason, seq, pos, ends of idle, session and
+-- token after now, log position, id.
+local function view(err, seq, id, created)
+  local c = find(seq, id)
+  local state, flags, reason, pos, idle, final, token = 0, created and 2 or 0, 0, 0, 0, 0, 0
+  if c == WAITING then
+    state, pos = 1, pos_of(seq)
+    if pos ~= 0 and order_at(pos) == RANDOM then flags = flags + 1 end
+  elseif c == ACTIVE then
+    state = 2
+    local s = session(seq)
+    pos, idle, final, token = s.pos, deadline(s) - H.now, s.start + H.max - H.now, token_end(s) - H.now
+    if s.claimed == 1 then flags = flags + 4 end
+  elseif c >= ENDED then
+    state, reason = 3, c - ENDED
+  elseif seq > 0 and seq <= H.seq then
+    state, reason = 3, R_GONE
+  end
+  return pack('>BBBBddddddc0', err, state, flags, reason, seq, pos, idle, final, token, H.n, id)
+end
+local function answer(err) return pack('>BBBBddddddc0', err, 0, 0, 0, 0, 0, 0, 0, 0, H.n, ZERO) end
+
+local function drop(k) -- a chunk whose tickets are all forgotten
+  call('HDEL', BASE .. 'kept', k)
+  call('ZREM', BASE .. 'silent', k)
+  call('UNLINK', BASE .. 'i:' .. k, BASE .. 's:' .. k, BASE .. 'p:' .. k, BASE .. 'r:' .. k, BASE .. 'k:' .. k)
+end
+local function droppable(k) -- not the last: tickets still arrive there; nor of a draw: its ids and keys are needed
+  local last = k * CHUNK + CHUNK
+  if k == chunk(math.max(H.seq, 1)) or (H.pre > 0 and last >= H.pre) then return false end
+  for _, d in ipairs(draws) do
+    if last >= d.first and k * CHUNK + 1 <= d.first + d.n - 1 then return false end
+  end
+  return true
+end
+
+-- Gives n tickets, whose ids (and requests, and order keys before an opening) are given one behind the other.
+local function give(n, ids, reqs, keys)
+  local first = H.seq + 1
+  local seq, left, o, t = first, n, 0, pack('>I4', tick())
+  local before = H.phase == PREQUEUE
+  local flags = (reqs and 2 or 0) + (before and 4 or 0)
+  if before then
+    if H.pre == 0 then H.pre, H.pren, H.pregone = first, 0, 0 end
+    H.pren = H.pren + n
+    local at = 1
+    while at <= n do
+      local args, upto = {}, math.min(n, at + 1999)
+      for j = at, upto do
+        args[#args + 1] = 0
+        args[#args + 1] = sub(keys, j * 8 - 7, j * 8) .. pack('>I8', first + j - 1)
+      end
+      call('ZADD', draw_key(H.pre), unpack(args))
+      at = upto + 1
+    end
+  end
+  if reqs then
+    local at = 1
+    while at <= n do
+      local args, upto = {}, math.min(n, at + 1999)
+      for j = at, upto do
+        local r = sub(reqs, j * 16 - 15, j * 16)
+        if r ~= ZERO then
+          args[#args + 1] = r
+          args[#args + 1] = first + j - 1
+        end
+      end
+      if #args > 0 then call('HSET', BASE .. 'req', unpack(args)) end
+      at = upto + 1
+    end
+  end
+  while left > 0 do
+    local k, i = chunk(seq)
+    local m = math.min(left, CHUNK - i)
+    call('SETRANGE', BASE .. 'i:' .. k, i * 16, sub(ids, o * 16 + 1, (o + m) * 16))
+    call('SETRANGE', BASE .. 's:' .. k, i, rep('\1', m))
+    call('SETRANGE', BASE .. 'p:' .. k, i * 4, rep(t, m))
+    if reqs then call('SETRANGE', BASE .. 'r:' .. k, i * 16, sub(reqs, o * 16 + 1, (o + m) * 16)) end
+    if before then call('SETRANGE', BASE .. 'k:' .. k, i * 8, sub(keys, o * 8 + 1, (o + m) * 8)) end
+    call('HINCRBY', BASE .. 'kept', k, m)
+    call('ZADD', BASE .. 'silent', 'NX', tick(), k)
+    seq, left, o = seq + m, left - m, o + m
+  end
+  local was = chunk(math.max(H.seq, 1))
+  H.seq = H.seq + n
+  if chunk(H.seq) ~= was and call('HGET', BASE .. 'kept', was) == '0' and droppable(was) then drop(was) end
+  if not before then line_run(first, n) end
+  H.n = H.n + n
+  events[#events + 1] = pack('>BBdd', 128 + ENTERED, flags, n, first) .. ids .. (reqs or '') .. (before and keys or '')
+  return first
+end
+
+-- Who would have to wait is refused where nobody waits or too many do already. 0: let in.
+local function refusal()
+  if H.state == S_CLOSED or H.phase == CLOSED then return E_CLOSED end
+  if H.phase == BEFORE then return E_NOTOPEN end
+  local w = waiting()
+  if w > 0 or not can_admit() then
+    if w >= H.most or (H.order == REJECT and H.phase ~= PREQUEUE) then return E_FULL end
+  end
+  return 0
+end
+
+local function enter(seq, id, new, req, key)
+  lapse(seq, id)
+  local c = find(seq, id)
+  if c == WAITING or c == ACTIVE then
+    if c == WAITING then hear(seq) end
+    return 0, seq, id, false
+  end
+  if req ~= ZERO then
+    local known = call('HGET', BASE .. 'req', req)
+    if known then
+      seq = tonumber(known)
+      id = id_of(seq)
+      lapse(seq, id)
+      c = find(seq, id)
+      if c >= ENDED then return E_SPENT, seq, id, false end
+      if c == WAITING then hear(seq) end
+      return 0, seq, id, false
+    end
+  end
+  local err = refusal()
+  if err ~= 0 then return err, 0, ZERO, false end
+  if new == ZERO then return E_BAD, 0, ZERO, false end
+  if H.phase == PREQUEUE and H.pre > 0 and call('ZLEXCOUNT', draw_key(H.pre), '[' .. key, '[' .. key .. rep('\255', 9)) > 0 then
+    return E_IDTAKEN, 0, ZERO, false
+  end
+  return 0, give(1, new, req ~= ZERO and req, key), new, true
+end
+
+local function lookup(seq, id) -- error, code
+  lapse(seq, id)
+  local c = find(seq, id)
+  if c == 0 and (seq > H.seq or seq == 0) then return E_NOTICKET, c end
+  if c == 0 or c >= ENDED then return E_ENDED, c end
+  return 0, c
+end
+
+local function use(seq, id)
+  local err, c = lookup(seq, id)
+  if err ~= 0 then return err end
+  if c == WAITING then
+    hear(seq)
+    return E_NOTADMITTED
+  end
+  local s = session(seq)
+  s.seen = H.now
+  if s.claimed == 0 then
+    s.claimed = 1
+    emit(CLAIMED, 0, 0, seq, s.pos, id)
+    session_put(s)
+    due(s) -- a claim may bring the end nearer, where idle is shorter than claim
+  else
+    session_put(s)
+  end
+  return 0
+end
+
+local function leave(seq, id)
+  local err, c = lookup(seq, id)
+  if err == E_ENDED then return 0 end
+  if err ~= 0 then return err end
+  if c == ACTIVE then end_session(session(seq), LEFT, R_LEFT) else end_waiter(seq, LEFT, R_LEFT) end
+  return 0
+end
+
+-- What time brings.
+local function expire()
+  local list = call('ZRANGEBYSCORE', BASE .. 'due', '-inf', num(H.now), 'LIMIT', 0, MAX)
+  for i = 1, #list do
+    local s = session(tonumber(list[i]))
+    if not s then
+      call('ZREM', BASE .. 'due', list[i])
+    else
+      local at, why = deadline(s)
+      if at > H.now then
+        due(s)
+      else
+        moves = moves + 1
+        end_session(s, EXPIRED, why)
+      end
+    end
+  end
+  if #list == MAX then moves = MAX end
+end
+
+local function abandon()
+  local lim = silent()
+  if lim == 0 then return end
+  local chunks = call('ZRANGEBYSCORE', BASE .. 'silent', '-inf', '(' .. lim, 'LIMIT', 0, 1000)
+  for i = 1, #chunks do chunks[i] = tonumber(chunks[i]) end
+  table.sort(chunks)
+  for looks, k in ipairs(chunks) do
+    if looks > 4 then -- more to do
+      moves = MAX
+      return
+    end
+    local codes, seen = call('GETRANGE', BASE .. 's:' .. k, 0, -1), call('GETRANGE', BASE .. 'p:' .. k, 0, -1)
+    local oldest, i = nil, 0
+    while true do
+      i = string.find(codes, '\1', i + 1, true)
+      if not i then break end
+      local at = unpack_('>I4', seen, i * 4 - 3)
+      if at >= lim then
+        if not oldest or at < oldest then oldest = at end
+      else
+        if moves >= MAX then return end
+        moves = moves + 1
+        end_waiter(k * CHUNK + i, ABANDONED, R_ABANDONED)
+      end
+    end
+    if oldest then call('ZADD', BASE .. 'silent', oldest, k) else call('ZREM', BASE .. 'silent', k) end
+  end
+end
+
+local function forget()
+  local list = call('LRANGE', BASE .. 'ended', 0, MAX - 1)
+  local n = 0
+  for i = 1, #list do
+    local at, seq = string.match(list[i], '^(%d+) (%d+)$')
+    if at + MEMORY > H.now then break end
+    n, seq = i, tonumber(seq)
+    local k, j = chunk(seq)
+    local req = call('GETRANGE', BASE .. 'r:' .. k, j * 16, j * 16 + 15)
+    if req ~= '' and req ~= ZERO and tonumber(call('HGET', BASE .. 'req', req) or 0) == seq then call('HDEL', BASE .. 'req', req) end
+    set_code(seq, 0)
+    if call('HINCRBY', BASE .. 'kept', k, -1) == 0 and droppable(k) then drop(k) end
+  end
+  if n > 0 then call('LTRIM', BASE .. 'ended', n, -1) end
+  if n == MAX then moves = MAX end
+end
+
+-- After a shorter idle, max or claim every session's end is looked at again, some at each call.
+local function rescan()
+  if H.scan == 0 then return end
+  local cursor = call('HGET', BASE .. 'text', 'scan') or '0'
+  local got = call('HSCAN', BASE .. 'a', cursor, 'COUNT', 100)
+  for i = 1, #got[2], 2 do due(session(tonumber(got[2][i]))) end
+  if got[1] == '0' then
+    H.scan = 0
+    call('HDEL', BASE .. 'text', 'scan')
+  else
+    call('HSET', BASE .. 'text', 'scan', got[1])
+  end
+end
+
+-- Draws nobody of whom stands in line any more.
+local function trim_draws()
+  if #draws == 0 or not removed or H.sweep ~= 0 then return end
+  local head = line_head()
+  while #draws > 0 and (head == 0 or head > draws[1].first + draws[1].n - 1) do
+    local d = table.remove(draws, 1)
+    call('UNLINK', draw_key(d.first), BASE .. 'dead:' .. d.first)
+    call('HDEL', BASE .. 'text', 'seed:' .. d.first)
+    for k = chunk(d.first), (chunk(d.first + d.n - 1)) do
+      if call('HGET', BASE .. 'kept', k) == '0' and droppable(k) then drop(k) end
+    end
+  end
+end
