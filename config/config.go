@@ -30,6 +30,8 @@ type Config struct {
 	Rooms []Room `yaml:"rooms"`
 	// Gates in front of what is proxied: so many requests of one key at once. Read again on SIGHUP.
 	Gates []Gate `yaml:"gates"`
+	// An external scaler for KEDA, so that a cluster scales by who waits.
+	Keda Keda `yaml:"keda"`
 	// Routes to the instance that owns a session.
 	Routes []Route `yaml:"routes"`
 	// The keeper of outbound connections. Not served by this build.
@@ -117,6 +119,14 @@ type Keys struct {
 	Dir string `yaml:"dir"`
 	// The keys themselves; from the environment alone, never from the file.
 	Inline Secret `yaml:"-"`
+}
+
+// Keda is the external scaler for KEDA, a gRPC server of its own.
+type Keda struct {
+	// Address and port of the gRPC listener, as scalerAddress in a ScaledObject has it. Empty: off. Danger: whoever reaches it learns how many wait and are inside; nothing else, and nothing can be changed there.
+	Listen string `yaml:"listen" kind:"listen" example:":8082"`
+	// Certificate and key, to serve TLS on this listener.
+	TLS TLS `yaml:"tls"`
 }
 
 // Node is this running usher.
@@ -230,12 +240,14 @@ type Capacity struct {
 	RatePerMinute int `yaml:"rate_per_minute" min:"0" max:"10000000"`
 }
 
-// Instances says how living instances are counted.
+// Instances says how the living instances of what a room protects are counted.
 type Instances struct {
-	// nodes: running ushers. static: always fallback. kubernetes: ready pods (not in this build).
+	// nodes: running ushers. static: always fallback. kubernetes: ready pods.
 	Source string `yaml:"source" default:"nodes" enum:"nodes,kubernetes,static"`
 	// Label selector of the pods.
-	Selector string `yaml:"selector" only:"kubernetes"`
+	Selector string `yaml:"selector" only:"kubernetes" example:"app=shop"`
+	// Namespace of the pods. Empty: usher's own.
+	Namespace string `yaml:"namespace" only:"kubernetes" pattern:"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?)?" patternhelp:"1 to 63 of a-z 0-9 -, as kubectl get namespaces lists them" example:"shop"`
 	// The count while the source has not answered for 60 s; with source static, the count.
 	Fallback int `yaml:"fallback" default:"2" min:"0" max:"100000"`
 }

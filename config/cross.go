@@ -25,14 +25,6 @@ func (k *checker) notYet() {
 	if len(k.c.Egress.Allow) > 0 {
 		k.add("egress.allow", "nothing in this build calls out by itself yet", wait)
 	}
-	for i, r := range k.c.Rooms {
-		at := fmt.Sprintf("rooms[%d].instances", i)
-		if r.Instances.Source == "kubernetes" {
-			k.add(at+".source", "kubernetes is not in this build yet", "use nodes, or static with fallback as the count")
-		} else if r.Instances.Selector != "" {
-			k.add(at+".selector", "belongs to source: kubernetes", "remove it")
-		}
-	}
 }
 
 func (k *checker) listeners() {
@@ -49,6 +41,7 @@ func (k *checker) listeners() {
 	}
 	k.tls("public.tls", k.c.Public.TLS)
 	k.tls("admin.tls", k.c.Admin.TLS)
+	k.keda(pub, adm)
 	if k.c.Keys.Dir != "" && !k.c.Keys.Inline.Empty() {
 		k.add("keys.dir", "is given together with USHER_KEYS", "keep one of the two")
 	}

@@ -23,7 +23,7 @@ func (r *Room) RoomConfig() room.Config {
 			PerInstance:   int64(r.Capacity.PerInstance),
 			RatePerMinute: int64(r.Capacity.RatePerMinute),
 		},
-		Instances: room.Instances{Source: r.Instances.Source, Selector: r.Instances.Selector, Fallback: int64(r.Instances.Fallback)},
+		Instances: room.Instances{Source: r.Instances.Source, Selector: r.Instances.Selector, Namespace: r.Instances.Namespace, Fallback: int64(r.Instances.Fallback)},
 		Session: room.Session{
 			Idle:  room.Duration(r.Session.Idle),
 			Max:   room.Duration(r.Session.Max),

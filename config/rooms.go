@@ -51,9 +51,7 @@ func (k *checker) room(at string, r *Room) {
 			k.add(at+".page.dir", dir+" is a file", "name the folder it is in")
 		}
 	}
-	if r.Capacity.PerInstance > 0 && r.Instances.Source == "static" && r.Instances.Fallback == 0 {
-		k.add(at+".instances.fallback", "0 with source: static leaves a limit of 0", "give the number of instances")
-	}
+	k.instances(at+".instances", r)
 }
 
 func (k *checker) cors(at string, list []string) {

@@ -58,9 +58,10 @@ type Capacity struct {
 
 // Instances says how the living instances of the protected service are counted.
 type Instances struct {
-	Source   string `json:"source"`             // nodes (default) | kubernetes | static
-	Selector string `json:"selector,omitempty"` // of pods, with kubernetes
-	Fallback int64  `json:"fallback"`           // default 2; the count with static, and when the source has been silent for 60 s
+	Source    string `json:"source"`              // nodes (default) | kubernetes | static
+	Selector  string `json:"selector,omitempty"`  // of pods, with kubernetes
+	Namespace string `json:"namespace,omitempty"` // of pods, with kubernetes; default: usher's own
+	Fallback  int64  `json:"fallback"`            // default 2; the count with static, and when the source has been silent for 60 s
 }
 
 // Session bounds an admission.
@@ -143,6 +144,7 @@ func (c *Config) Validate() error {
 	default:
 		bad(false, "instances.source", "%q is unknown; use nodes, kubernetes or static", c.Instances.Source)
 	}
+	bad(c.Instances.Source != "kubernetes" || c.Instances.Selector != "", "instances.selector", "is empty; name the labels of the pods, as app=shop")
 	bad(c.Instances.Fallback >= 0, "instances.fallback", "%d is negative", c.Instances.Fallback)
 	bad(c.Session.Idle >= Duration(time.Second), "session.idle", "%v is under 1s", c.Session.Idle)
 	bad(c.Session.Max >= c.Session.Idle, "session.max", "%v is shorter than session.idle, %v", c.Session.Max, c.Session.Idle)
