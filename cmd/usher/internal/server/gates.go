@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"reflect"
 	"sync"
@@ -10,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/ushergo/usher/config"
-	"github.com/ushergo/usher/engine/memory"
 	"github.com/ushergo/usher/gate"
 	"github.com/ushergo/usher/gate/gatehttp"
 	"github.com/ushergo/usher/web"
@@ -19,24 +19,21 @@ import (
 
 // gates are what this node has of gates: the keys, the gate that services ask, and the gates: section.
 type gates struct {
-	store   *memory.Gates
+	store   gate.Store
 	service *gate.Gate
 	front   *fence
 }
 
-func openGates(cfg *config.Config, log memory.GateOptions, reg prometheus.Registerer) (*gates, error) {
-	store, err := memory.OpenGates(cfg.Engine.Dir, log)
-	if err != nil {
-		return nil, err
-	}
+func openGates(cfg *config.Config, store gate.Store, log *slog.Logger, reg prometheus.Registerer) (*gates, error) {
+	var err error
 	g := &gates{store: store}
 	metrics := svc.NewGateMetrics(reg)
-	if g.service, err = gate.New(store, gate.Options{Logger: log.Logger, Observer: metrics}); err != nil {
+	if g.service, err = gate.New(store, gate.Options{Logger: log, Observer: metrics}); err != nil {
 		g.close()
 		return nil, err
 	}
 	metrics.Watch(g.service)
-	g.front = newFence(store, gate.Options{Logger: log.Logger, Observer: metrics, Idle: rulesIdle})
+	g.front = newFence(store, gate.Options{Logger: log, Observer: metrics, Idle: rulesIdle})
 	metrics.Watch(g.front)
 	if err := g.front.apply(cfg.Gates); err != nil {
 		g.close()
@@ -45,14 +42,13 @@ func openGates(cfg *config.Config, log memory.GateOptions, reg prometheus.Regist
 	return g, nil
 }
 
-func (g *gates) close() error {
+func (g *gates) close() {
 	if g.service != nil {
 		g.service.Close()
 	}
 	if g.front != nil {
 		g.front.close()
 	}
-	return g.store.Close()
 }
 
 // rulesIdle is how long a key of the gates: section is remembered that nobody asks for: visitors choose some of them, and

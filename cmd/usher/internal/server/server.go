@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -22,7 +23,6 @@ import (
 	"github.com/ushergo/usher/affinity/gateway"
 	"github.com/ushergo/usher/cmd/usher/internal/routes"
 	"github.com/ushergo/usher/config"
-	"github.com/ushergo/usher/engine/memory"
 	"github.com/ushergo/usher/room"
 	"github.com/ushergo/usher/token"
 	"github.com/ushergo/usher/web"
@@ -46,19 +46,21 @@ func Spans(exp sdktrace.SpanExporter) Option { return func(o *options) { o.spans
 
 // Server is a running usher. Its methods may be called from any goroutine.
 type Server struct {
-	cfg    *config.Config // as started; rooms as last applied
-	log    *slog.Logger
-	node   string
-	start  time.Time
-	engine *memory.Engine
-	rooms  *room.Rooms
-	keys   *token.Keys
-	token  config.Secret
-	gates  *gates
-	shared *collapse
-	routes *routes.Routes
-	front  *web.Server
-	traces *sdktrace.TracerProvider
+	cfg           *config.Config // as started; rooms as last applied
+	log           *slog.Logger
+	node, version string
+	leaving       atomic.Bool                // asked to drain, or stopping
+	shown         atomic.Pointer[web.Server] // front, once it is there
+	start         time.Time
+	engine        engine
+	rooms         *room.Rooms
+	keys          *token.Keys
+	token         config.Secret
+	gates         *gates
+	shared        *collapse
+	routes        *routes.Routes
+	front         *web.Server
+	traces        *sdktrace.TracerProvider
 
 	public, admin *listener
 
@@ -102,9 +104,7 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	for _, w := range s.cfg.Warnings() {
 		s.log.Warn(w.Error())
 	}
-	if s.cfg.Engine.Kind != "memory" {
-		return fmt.Errorf("engine.kind: %s is not in this build yet; use memory", s.cfg.Engine.Kind)
-	}
+	s.version = opts.version
 	var err error
 	if s.node, err = nodeID(s.cfg); err != nil {
 		return err
@@ -115,10 +115,15 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	if s.admin, err = openListener(ctx, s.cfg.Admin.Listen, s.cfg.Admin.TLS, "admin", "--admin-listen (admin.listen)"); err != nil {
 		return err
 	}
-	if err := makeDataFolder(s.cfg.Engine.Dir); err != nil {
+	if s.cfg.Engine.Kind == "memory" {
+		if err := makeDataFolder(s.cfg.Engine.Dir); err != nil {
+			return err
+		}
+	}
+	if err := s.engine.connect(ctx, s); err != nil {
 		return err
 	}
-	if s.keys, err = openKeys(s.cfg); err != nil {
+	if s.keys, err = s.engine.openKeys(ctx, s.cfg); err != nil {
 		return err
 	}
 	token, tokenPath, made, err := adminToken(s.cfg)
@@ -136,10 +141,13 @@ func (s *Server) up(ctx context.Context, opts options) error {
 		tracer = s.traces.Tracer(tracerName)
 	}
 	observer := web.NewObserver(registry, tracer)
+	if err := s.engine.open(ctx, s, observer); err != nil {
+		return err
+	}
 	if err := s.openRooms(ctx, observer); err != nil {
 		return err
 	}
-	s.gates, err = openGates(s.cfg, memory.GateOptions{Logger: s.log, NoSync: s.cfg.Engine.Durability == "none"}, registry)
+	s.gates, err = openGates(s.cfg, s.engine.gates, s.log, registry)
 	if err != nil {
 		return err
 	}
@@ -148,36 +156,36 @@ func (s *Server) up(ctx context.Context, opts options) error {
 		return err
 	}
 	registry.MustRegister(s.shared)
-	s.front, err = web.New(web.Options{
+	options := web.Options{
 		Collapse: s.shared, BeforeOrigin: s.gates.front.handler, Health: s.gates.store.Health,
 		Rooms: s.rooms, Keys: s.keys, Observer: observer,
 		PublicURL: s.visitorURL(), TrustedProxies: s.cfg.TrustedProxies, AdminToken: s.token.Reveal(),
 		Registry: registry, Logger: s.log, Tracer: tracer,
 		NodeID: s.node, Version: opts.version, DrainFor: s.cfg.Node.Drain,
-	})
-	if err != nil {
+	}
+	if s.engine.nodes != nil {
+		options.Fleet = fleet{s.engine.nodes}
+	}
+	if s.front, err = web.New(options); err != nil {
 		return err
+	}
+	if s.shown.Store(s.front); s.leaving.Load() {
+		s.front.DrainSoon()
 	}
 
 	services, err := svc.New(svc.Options{Tokens: reveal(s.cfg.Service.Tokens), Gate: s.gates.service, Logger: s.log})
 	if err != nil {
 		return err
 	}
-	// The directory of sessions lives as long as the node; owners hear of a restart and close their sessions.
-	directory := memory.NewDirectory(nil)
-	services.Handle("/svc/v1/affinity/", gateway.API(directory))
-	if s.routes, err = routes.New(s.cfg.Routes, s.cfg.TrustedProxies, directory, s.log); err != nil {
+	services.Handle("/svc/v1/affinity/", gateway.API(s.engine.directory))
+	if s.routes, err = routes.New(s.cfg.Routes, s.cfg.TrustedProxies, s.engine.directory, s.log); err != nil {
 		return err
 	}
 	registry.MustRegister(s.routes)
 
 	background, stop := context.WithCancel(context.Background())
 	s.stopBackground = stop
-	s.background.Go(func() {
-		s.keys.Watch(background, time.Minute, func(err error) {
-			s.log.Error("the keys could not be read again; those in use stay", "err", err)
-		})
-	})
+	s.background.Go(func() { s.keepKeys(background) })
 	s.serve(s.public, s.routes.Handler(s.front.Public()))
 	s.serve(s.admin, services.Mount(s.front.Admin()))
 	return nil
@@ -232,17 +240,6 @@ func mendDisk(err error) error {
 	return err
 }
 
-func openKeys(cfg *config.Config) (*token.Keys, error) {
-	if !cfg.Keys.Inline.Empty() {
-		keys, err := token.FromEnv(cfg.Keys.Inline.Reveal())
-		if err != nil {
-			return nil, fmt.Errorf("USHER_KEYS: %w", err)
-		}
-		return keys, nil
-	}
-	return token.Open(KeyFolder(cfg))
-}
-
 // KeyFolder is where a node with that configuration keeps its keys.
 func KeyFolder(cfg *config.Config) string {
 	if cfg.Keys.Dir != "" {
@@ -253,14 +250,12 @@ func KeyFolder(cfg *config.Config) string {
 
 func (s *Server) openRooms(ctx context.Context, observer *web.Observer) error {
 	began := time.Now()
-	engine, err := memory.Open(s.cfg.Engine.Dir, memory.Options{
-		Logger: s.log, NoSync: s.cfg.Engine.Durability == "none", OnSync: observer.OnSync,
-	})
-	if err != nil {
-		return err
+	options := room.Options{Logger: s.log, Observer: observer}
+	if nodes := s.engine.nodes; nodes != nil {
+		options.Leads, options.Instances = nodes.Owns, newCounts(nodes, s.log).count
 	}
-	s.engine = engine
-	if s.rooms, err = room.Open(ctx, engine, room.Options{Logger: s.log, Observer: observer}); err != nil {
+	var err error
+	if s.rooms, err = room.Open(ctx, s.engine.rooms, options); err != nil {
 		return err
 	}
 	for i := range s.cfg.Rooms {
@@ -327,10 +322,7 @@ func (s *Server) serve(l *listener, h http.Handler) {
 
 func (s *Server) announce() {
 	attrs := []any{"public", s.PublicURL(), "admin", s.AdminURL(), "node", s.node, "engine", s.cfg.Engine.Kind}
-	if s.cfg.Engine.Kind == "memory" {
-		attrs = append(attrs, "data", s.cfg.Engine.Dir)
-	}
-	s.log.Info("usher is up", append(attrs, "rooms", len(s.rooms.List()), "took", time.Since(s.start).Round(time.Millisecond).String())...)
+	s.log.Info("usher is up", append(append(attrs, place(s.cfg)...), "rooms", len(s.rooms.List()), "took", time.Since(s.start).Round(time.Millisecond).String())...)
 	if !loopback(s.Addr()) && s.cfg.Public.URL == "" && s.public.cert == nil {
 		s.log.Info("visitors come in by plain http; put a TLS proxy in front and name its address in public.url, or give public.tls")
 	}

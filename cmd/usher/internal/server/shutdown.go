@@ -14,6 +14,7 @@ import (
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopOnce.Do(func() {
 		began := time.Now()
+		s.leaving.Store(true)
 		s.log.Info("stopping", "drain", s.cfg.Node.Drain.String())
 		// Ready is 503; a balancer that looks every few seconds sends new visitors elsewhere before we stop accepting.
 		// Nobody waits where nobody is connected.
@@ -76,18 +77,12 @@ func (s *Server) down() error {
 		s.routes.Close()
 	}
 	if s.gates != nil {
-		if err := s.gates.close(); err != nil {
-			errs = append(errs, fmt.Errorf("closing the gates: %w", err))
-		}
+		s.gates.close()
 	}
 	if s.rooms != nil {
 		s.rooms.Close()
 	}
-	if s.engine != nil {
-		if err := s.engine.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("closing the engine: %w", err))
-		}
-	}
+	errs = append(errs, s.engine.close())
 	if s.traces != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
