@@ -214,6 +214,9 @@ func (h *roomHost) call(ctx context.Context, batch []*roomCommand) (left []*room
 
 func (c *roomCommand) answer(r room.Result, reply roomReply) {
 	r.More = reply.more
+	if err := badCommand(c.cmd); err != nil && r.Err != nil {
+		r.Err = err
+	}
 	c.res, c.wake = r, reply.wake
 	close(c.done)
 }

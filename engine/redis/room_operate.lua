@@ -327,6 +327,8 @@ for j = 11, #ARGV do
     err = set_state(arg)
   elseif op == 9 then
     instances((unpack_('>d', arg, 2)))
+  else
+    err = E_BAD
   end
   if err == 'root' then
     save()

@@ -93,6 +93,9 @@ func appendText(b []byte, s string) []byte {
 
 // pack writes a command as room_operate.lua reads it.
 func (a *roomArgs) pack(c *room.Command) []byte {
+	if badCommand(c) != nil {
+		return []byte{opBad}
+	}
 	b := []byte{byte(c.Op)}
 	switch c.Op {
 	case room.OpEnter:
@@ -117,6 +120,37 @@ func (a *roomArgs) pack(c *room.Command) []byte {
 		b = appendDouble(b, float64(c.Instances))
 	}
 	return b
+}
+
+// opBad is the op of a command that is refused whatever the state is: as everything, it is told at what time.
+const opBad = 255
+
+// badCommand says what is wrong with a command by itself.
+func badCommand(cmd *room.Command) error {
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{room.ErrBadCommand}, args...)...)
+	}
+	switch cmd.Op {
+	case room.OpState:
+		if _, ok := roomStates[cmd.State]; !ok {
+			return bad("state %q; use open, paused or closed", cmd.State)
+		}
+		if len(cmd.Message) > 1000 {
+			return bad("message of %d bytes; use up to 1000", len(cmd.Message))
+		}
+	case room.OpInstances:
+		if cmd.Instances < 0 {
+			return bad("%d instances", cmd.Instances)
+		}
+	case room.OpHeard:
+		if len(cmd.Refs) > room.MaxMoves {
+			return bad("%d signs of life; send up to %d", len(cmd.Refs), room.MaxMoves)
+		}
+	}
+	if cmd.Op > room.OpInstances {
+		return bad("op %d", cmd.Op)
+	}
+	return nil
 }
 
 var (

@@ -112,9 +112,6 @@ func (s *Rooms) Do(ctx context.Context, id string, cmd *room.Command) (room.Resu
 	if err := ctx.Err(); err != nil {
 		return room.Result{}, fmt.Errorf("%w: %w", room.ErrUnavailable, err)
 	}
-	if res, ok := refused(cmd); ok {
-		return res, nil
-	}
 	h, err := s.host(id)
 	if err != nil {
 		return room.Result{}, err
@@ -131,34 +128,6 @@ func (s *Rooms) Do(ctx context.Context, id string, cmd *room.Command) (room.Resu
 		}
 	}
 	return h.do(ctx, cmd)
-}
-
-// refused answers what the machine answers whatever its state is, so that the script need not.
-func refused(cmd *room.Command) (room.Result, bool) {
-	bad := func(format string, args ...any) (room.Result, bool) {
-		return room.Result{Err: fmt.Errorf("%w: "+format, append([]any{room.ErrBadCommand}, args...)...)}, true
-	}
-	switch cmd.Op {
-	case room.OpState:
-		if _, ok := roomStates[cmd.State]; !ok {
-			return bad("state %q; use open, paused or closed", cmd.State)
-		}
-		if len(cmd.Message) > 1000 {
-			return bad("message of %d bytes; use up to 1000", len(cmd.Message))
-		}
-	case room.OpInstances:
-		if cmd.Instances < 0 {
-			return bad("%d instances", cmd.Instances)
-		}
-	case room.OpHeard:
-		if len(cmd.Refs) > room.MaxMoves {
-			return bad("%d signs of life; send up to %d", len(cmd.Refs), room.MaxMoves)
-		}
-	}
-	if cmd.Op > room.OpInstances {
-		return bad("op %d", cmd.Op)
-	}
-	return room.Result{}, false
 }
 
 // Tick does what time brings to a room: schedule, expiry, abandonment, promotion. wake is how long after it the next tick
