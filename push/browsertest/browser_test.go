@@ -84,7 +84,8 @@ func start(t *testing.T, grace time.Duration) *site {
 	c := room.DefaultConfig("premiere")
 	c.Capacity.Active = 1
 	c.Queue.Grace = room.Duration(grace)
-	c.Session.Claim = room.Duration(time.Minute)
+	c.Session.Claim = room.Duration(20 * time.Minute)
+	c.Session.Idle = room.Duration(20 * time.Minute)
 	if _, err := s.rooms.Configure(t.Context(), c, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -197,6 +198,18 @@ func (s *site) widen() {
 	}
 }
 
+// say has the operator say something new.
+func (s *site) say() {
+	s.t.Helper()
+	rm, err := s.rooms.Get(s.t.Context(), "premiere")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := rm.SetState(s.t.Context(), room.StateOpen, time.Now().String()); err != nil {
+		s.t.Error(err)
+	}
+}
+
 // node runs a script; each line of its output is a check, or a wish that on fulfils or asked answers.
 func node(t *testing.T, on map[string]func(), asked map[string]func() string, args ...string) {
 	t.Helper()
@@ -270,7 +283,7 @@ func TestStompJSInChromium(t *testing.T) { // cases/push 18, 20, 21
 // wishes are what the scripts may want of a site behind a proxy.
 func (s *site) wishes(p *proxy) (map[string]func(), map[string]func() string) {
 	return map[string]func(){
-			"free": s.widen, "kill": s.kill, "back": s.back,
+			"free": s.widen, "kill": s.kill, "back": s.back, "news": s.say,
 			"all":           func() { p.set("", false) },
 			"no ws":         func() { p.set("/v1/stomp", false) },
 			"no sse":        func() { p.set("/v1/stomp /events", false) },

@@ -47,28 +47,36 @@ await check('35 s without a byte, by the page’s clock, are dead; three failure
   await hide(p, true);
   await hide(p, false); // so that its place is told now
   await more(p, 'rank', ranks);
-  await p.clock.pauseAt(await p.evaluate(() => Date.now() + 10));
+  await p.clock.pauseAt(await p.evaluate(() => Date.now() + 3000));
   await wish('blackhole all');
   await p.clock.runFor(15000);
   const links = () => p.evaluate(() => got.filter((m) => m.type === 'link').map((m) => m.state).join());
   assert(await links() === 'ok', 'given up too early: ' + await links());
   await p.clock.runFor(21000);
   assert(await links() === 'ok,trouble', 'after 36 s: ' + await links());
-  const name = () => p.evaluate(() => got.filter((m) => m.type === 'transport').pop().name);
-  for (let i = 0; await name() !== 'poll'; i++) {
-    assert(i < 300, 'it never polled');
-    await p.clock.runFor(1000);
-    await sleep(30);
-  }
-  assert(p.sockets.length === 3, p.sockets.length + ' sockets'); // the first, and two in vain
+  // The page's clock runs fast until it does something, and then stands still while the network answers.
+  const asked = [];
+  p.on('request', (r) => asked.push(r.url()));
+  const advance = async (what, f) => {
+    for (let i = 0; !f(); i++) {
+      assert(i < 300, 'it never ' + what);
+      await p.clock.runFor(1000);
+      await sleep(30);
+    }
+  };
+  await advance('polled', () => asked.some((u) => u.includes('/poll')));
+  const events = () => asked.filter((u) => u.includes('/events')).length;
+  assert(p.sockets.length === 3 && events() === 3, `${p.sockets.length} sockets, ${events()} streams`);
   const at = await p.evaluate(() => got.length);
-  await until(p, (n) => got.slice(n).some((m) => m.type === 'rank'), at - 2);
+  await wish('news'); // else the poll is held
+  await over(p, 'poll');
+  await until(p, (n) => got.slice(n).some((m) => m.type === 'stats' && m.message), at);
+  assert((await links()).endsWith('ok'), await links());
   await wish('all');
-  for (let i = 0; await name() !== 'ws'; i++) {
-    assert(i < 300, 'it never came up again');
-    await p.clock.runFor(2000);
-    await sleep(60);
-  }
+  await advance('tried a stream', () => events() > 3);
+  await over(p, 'sse');
+  await advance('tried a WebSocket', () => p.sockets.length > 3);
+  await over(p, 'ws');
 });
 
 await check('no message of a closed line arrives', async (c) => {
