@@ -26,45 +26,6 @@ func samples(n int, f func(i int) (waiting, active int64)) []sample {
 	return list
 }
 
-func TestAdvice(t *testing.T) {
-	ten, hundred := int64(10), int64(100)
-	wait := func(s int64) *int64 { return &s }
-	steady := func(w, a int64) func(int) (int64, int64) { return func(int) (int64, int64) { return w, a } }
-	for _, tc := range []struct {
-		name    string
-		a       analysis
-		state   string
-		samples []sample
-		advice  string
-		trend   string
-		reason  string
-	}{
-		{"the wait is longer than the target", analysis{Waiting: 50, Active: 10, Limit: &ten, ExpectedWaitS: wait(120)}, "", samples(30, steady(50, 10)), "up", "steady", "120 s"},
-		{"full and growing", analysis{Waiting: 300, Active: 10, Limit: &ten, ExpectedWaitS: wait(5)}, "", samples(30, func(i int) (int64, int64) { return int64(10 * i), 10 }), "up", "rising", "grows"},
-		{"within the target", analysis{Waiting: 5, Active: 10, Limit: &ten, ExpectedWaitS: wait(5)}, "", samples(30, steady(5, 10)), "hold", "steady", "within the target"},
-		{"draining", analysis{Waiting: 10, Active: 10, Limit: &ten, ExpectedWaitS: wait(5)}, "", samples(30, func(i int) (int64, int64) { return int64(300 - 10*i), 10 }), "hold", "falling", ""},
-		{"nearly empty", analysis{Active: 5, Limit: &hundred}, "", samples(30, steady(0, 5)), "down", "steady", "nobody waits"},
-		{"nearly empty, just begun", analysis{Active: 5, Limit: &hundred}, "", samples(3, steady(0, 5)), "hold", "steady", "less than five minutes"},
-		{"busy, nobody waits", analysis{Active: 80, Limit: &hundred}, "", samples(30, steady(0, 80)), "hold", "steady", "nobody waits"},
-		{"paused", analysis{Waiting: 50, Active: 0, Limit: &ten, ExpectedWaitS: wait(120)}, room.StatePaused, samples(30, steady(50, 0)), "hold", "steady", "paused"},
-		{"no limit", analysis{Waiting: 50, Active: 10, ExpectedWaitS: wait(120)}, "", samples(30, steady(50, 10)), "up", "steady", "120 s"},
-		{"nothing measured", analysis{}, "", nil, "hold", "steady", ""},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			sum := &room.Summary{State: room.StateOpen, Phase: room.PhaseOpen}
-			if tc.state != "" {
-				sum.State = tc.state
-			}
-			a := tc.a
-			a.TargetWaitS = 30
-			judge(&a, sum, tc.samples)
-			if a.Recommendation != tc.advice || a.Trend != tc.trend || !strings.Contains(a.Reason, tc.reason) || a.Reason == "" {
-				t.Errorf("%s, %s: %s", a.Recommendation, a.Trend, a.Reason)
-			}
-		})
-	}
-}
-
 func TestMeasuredRate(t *testing.T) {
 	h := newHistory()
 	now := time.Now()
