@@ -50,6 +50,8 @@ func (s *Server) adminRoutes() *router {
 		{method: "GET", path: one + "/log", handle: ofRoom((*call).readLog)},
 		{method: "GET", path: "/admin/v1/nodes", handle: admin((*call).nodes)},
 		{method: "POST", path: "/admin/v1/nodes/{id}/drain", handle: admin((*call).drainNode)},
+		{method: "GET", path: "/admin/v1/routes", handle: admin((*call).routes)},
+		{method: "POST", path: "/admin/v1/routes/{id}/drain", handle: admin((*call).drainInstance)},
 		{method: "POST", path: "/admin/v1/keys/rotate", handle: admin((*call).rotateKeys)},
 		{method: "GET", path: "/admin/v1/dashboard", handle: admin((*call).dashboard)},
 		{method: "GET", path: "/admin/v1/analysis", handle: admin((*call).analysis)},

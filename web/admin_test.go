@@ -20,7 +20,7 @@ const premiere = "/admin/v1/rooms/premiere"
 
 func TestAdminAsksForTheToken(t *testing.T) {
 	s := build(t, nil, config("premiere", 1))
-	for _, path := range []string{"/admin/v1/rooms", premiere, premiere + "/log", "/admin/v1/nodes", "/admin/v1/dashboard",
+	for _, path := range []string{"/admin/v1/rooms", premiere, premiere + "/log", "/admin/v1/nodes", "/admin/v1/routes", "/admin/v1/dashboard",
 		"/admin/v1/analysis", "/metrics", "/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/cmdline"} {
 		for _, h := range [][]string{nil, bearer("wrong"), bearer(""), bearer(adminToken + "x"), bearer(adminToken[:10]), {"Authorization", "Basic " + adminToken}, {"Authorization", adminToken}} {
 			r := send(t, request(t, s.admin.URL, "GET", path, "", h...))

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/ushergo/usher/affinity"
 	"github.com/ushergo/usher/room"
 	"github.com/ushergo/usher/token"
 )
@@ -43,6 +44,11 @@ type Options struct {
 	Collapse Collapse
 	// Health of what else this node needs; an error makes ready 503. Default: rooms alone count.
 	Health func() error
+
+	// Routes lists the routes to instances that hold sessions, and Directory knows those instances: the admin API shows and
+	// drains them. Default: none.
+	Routes    func() []Route
+	Directory affinity.Store
 
 	Registry *prometheus.Registry // default: a new one
 	Logger   *slog.Logger         // default: discards

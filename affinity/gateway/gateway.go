@@ -164,6 +164,16 @@ func (g *Gateway) Stats() Stats {
 	}
 }
 
+// Running is how many requests and sockets hang on instances now.
+func (g *Gateway) Running() (n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, k := range g.running {
+		n += k
+	}
+	return n
+}
+
 // ServeHTTP brings a request to the owner of its session.
 func (g *Gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if c, ok := readCall(r.Header, g.secret); ok { // a gateway sent it here: a loop, perhaps through ourselves

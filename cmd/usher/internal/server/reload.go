@@ -10,8 +10,8 @@ import (
 	"github.com/ushergo/usher/config"
 )
 
-// Reload applies cfg, which must be valid, to the rooms, gates and certificates of
-// the running server. A room that the file says nothing new about is not touched,
+// Reload applies cfg, which must be valid, to the rooms, gates, routes and certificates
+// of the running server. A room that the file says nothing new about is not touched,
 // so that a change made by the admin API stands. Rooms that have gone from the
 // file stay too, and are named in the log. Nobody is dropped.
 //
@@ -48,6 +48,9 @@ func (s *Server) Reload(ctx context.Context, cfg *config.Config) error {
 	if err := s.shared.apply(cfg.Rooms); err != nil {
 		errs = append(errs, err)
 	}
+	if err := s.routes.Apply(cfg.Routes); err != nil {
+		errs = append(errs, fmt.Errorf("the routes in use stay: %w", err))
+	}
 	if err := s.keys.Reload(); err != nil {
 		errs = append(errs, fmt.Errorf("the keys in use stay: %w", err))
 	}
@@ -77,7 +80,6 @@ func needRestart(old, cfg *config.Config) []string {
 	differ("keys", old.Keys, cfg.Keys)
 	differ("node", old.Node, cfg.Node)
 	differ("trusted_proxies", old.TrustedProxies, cfg.TrustedProxies)
-	differ("routes", old.Routes, cfg.Routes)
 	differ("egress", old.Egress, cfg.Egress)
 	return out
 }

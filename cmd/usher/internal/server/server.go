@@ -166,6 +166,7 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	if s.engine.nodes != nil {
 		options.Fleet = fleet{s.engine.nodes}
 	}
+	options.Routes, options.Directory = func() []web.Route { return s.routes.List() }, s.engine.directory
 	if s.front, err = web.New(options); err != nil {
 		return err
 	}
@@ -252,7 +253,7 @@ func (s *Server) openRooms(ctx context.Context, observer *web.Observer) error {
 	began := time.Now()
 	options := room.Options{Logger: s.log, Observer: observer}
 	if nodes := s.engine.nodes; nodes != nil {
-		options.Leads, options.Instances = nodes.Owns, newCounts(nodes, s.log).count
+		options.Leads, options.Instances, options.Discover = nodes.Owns, newCounts(nodes, s.log).count, 2*time.Second
 	}
 	var err error
 	if s.rooms, err = room.Open(ctx, s.engine.rooms, options); err != nil {
