@@ -54,10 +54,11 @@ type conn struct {
 func (k *Keeper) Hold(ctx context.Context, r lease.Resource) error {
 	c := &conn{k: k, res: r, since: time.Now()}
 	defer k.enter(c)()
-	err := c.init()
-	if err != nil {
+	if err := c.init(); err != nil {
 		c.set(Invalid, err)
-		return err // the lease's worker tries again, at growing pauses: somebody may mend the row
+		k.o.Logger.Error("a connection's row cannot be used; PUT it again", "connection", r.ID, "err", err)
+		<-ctx.Done() // a change of the row ends it, too
+		return context.Cause(ctx)
 	}
 	ctx, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
