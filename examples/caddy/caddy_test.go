@@ -12,6 +12,7 @@ import (
 func TestCaddy(t *testing.T) {
 	caddy := fronttest.Program(t, "caddy")
 	s := fronttest.Start(t)
+	s.Particular = true
 	s.Front = fronttest.FreeAddress(t)
 	_, port, err := net.SplitHostPort(s.Front)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -33,11 +34,14 @@ import (
 type Site struct {
 	Usher, Origin string // addresses, host:port
 	Front         string // address of the server in front
+	Particular    bool   // the server believes only answers that name the room
 
 	t      *testing.T
 	server *httptest.Server // usher
 	rooms  *room.Rooms
 	keys   *token.Keys
+
+	stranger atomic.Bool // another program answers in usher's place
 
 	mu    sync.Mutex
 	seen  []*http.Request
@@ -71,7 +75,14 @@ func Start(t *testing.T) *Site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.server = httptest.NewServer(handler.Public())
+	public := handler.Public()
+	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if s.stranger.Load() {
+			fmt.Fprint(w, "not usher")
+			return
+		}
+		public.ServeHTTP(w, r)
+	}))
 	origin := httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
 	origin.Config.ConnState = func(_ net.Conn, state http.ConnState) {
 		if state == http.StateNew {
@@ -301,6 +312,17 @@ func (s *Site) Run() {
 			t.Errorf("%d: a session that is over", a.StatusCode)
 		}
 	})
+
+	if s.Particular {
+		t.Run("what another program says lets nobody in", func(t *testing.T) {
+			n := s.requests()
+			s.stranger.Store(true)
+			defer s.stranger.Store(false)
+			if a := s.do(bob, "GET", "/premiere", "", page()...); a.StatusCode != 502 || s.requests() != n {
+				t.Errorf("%d %s; the origin was asked %d times", a.StatusCode, a.text, s.requests()-n)
+			}
+		})
+	}
 
 	t.Run("without usher nobody is let in", func(t *testing.T) {
 		n := s.requests()
