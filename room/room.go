@@ -29,6 +29,8 @@ type Options struct {
 	// Leads says whether this node does for a room what one of all nodes needs to do. Two that do it do no harm.
 	// Default: always.
 	Leads func(room string) bool
+	// Discover is how often the store is asked for rooms that another node has made. Default: never.
+	Discover time.Duration
 }
 
 // Observer sees what a room does, for metrics and traces. Its methods are called from many
@@ -88,7 +90,34 @@ func Open(ctx context.Context, store Store, opts Options) (*Rooms, error) {
 			return nil, fmt.Errorf("room %s: %w", id, err)
 		}
 	}
+	if opts.Discover > 0 {
+		rs.wg.Go(rs.discover)
+	}
 	return rs, nil
+}
+
+// discover follows rooms that other nodes make.
+func (rs *Rooms) discover() {
+	tick := time.NewTicker(rs.opts.Discover)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-rs.ctx.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(rs.ctx, 10*time.Second)
+		ids, err := rs.store.Rooms(ctx)
+		for _, id := range ids {
+			if _, ok := rs.Lookup(id); !ok && err == nil {
+				_, err = rs.Get(ctx, id)
+			}
+		}
+		cancel()
+		if err != nil && rs.ctx.Err() == nil && !errors.Is(err, ErrNotFound) {
+			rs.opts.Logger.Debug("rooms of other nodes cannot be looked for now", "err", err)
+		}
+	}
 }
 
 // oneInstance is the default of Options.Instances.
@@ -349,7 +378,7 @@ func (r *Room) Leave(ctx context.Context, ref Ref) (Visit, error) {
 // waits answers for a waiter from the mirror. Not while the mirror may be behind for longer than a message takes, nor
 // while signs of life do not reach the store: a node that is cut off must not comfort whom the others give up.
 func (r *Room) waits(ref Ref) (Result, bool) {
-	if r.unfollowed.Load() || r.unheard.Load() || r.rooms.store.Health() != nil {
+	if r.unfollowed.Load() || r.unheard.Load() {
 		return Result{}, false
 	}
 	r.mu.RLock()

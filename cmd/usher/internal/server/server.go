@@ -166,7 +166,6 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	if s.engine.nodes != nil {
 		options.Fleet = fleet{s.engine.nodes}
 	}
-	options.Routes, options.Directory = func() []web.Route { return s.routes.List() }, s.engine.directory
 	if s.front, err = web.New(options); err != nil {
 		return err
 	}
