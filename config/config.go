@@ -36,8 +36,8 @@ type Config struct {
 	Routes []Route `yaml:"routes"`
 	// The keeper of outbound connections. Not served by this build.
 	Keeper Later `yaml:"keeper"`
-	// Relays of events to other systems. Not served by this build.
-	Relay Later `yaml:"relay"`
+	// Relays of events to other systems. Changes take a restart.
+	Relay []Relay `yaml:"relay"`
 
 	src source
 }
@@ -139,7 +139,7 @@ type Node struct {
 
 // Egress bounds what usher itself may dial.
 type Egress struct {
-	// Private networks that keeper, webhooks and probes may reach, as CIDR. Danger: each opens an internal network to addresses that others configure. Not served by this build.
+	// Private networks that keeper, webhooks and probes may reach, as CIDR. Danger: each opens an internal network to addresses that others configure.
 	Allow []netip.Prefix `yaml:"allow"`
 }
 

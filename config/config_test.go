@@ -170,8 +170,12 @@ func TestProblemsSayWhereWhatAndHow(t *testing.T) {
 			`usher.yaml:1:19: trusted_proxies[0]: "10.0.0.1" is an address, not a network; write 10.0.0.1/32`},
 		{"network beyond mask", "egress: {allow: [10.1.2.3/8]}\n",
 			`usher.yaml:1:18: egress.allow[0]: 10.1.2.3/8 has bits set beyond its mask; write 10.0.0.0/8`},
-		{"egress", "egress: {allow: [10.0.0.0/8]}\n",
-			`usher.yaml:1:17: egress.allow: nothing in this build calls out by itself yet; remove it`},
+		{"relay without anything", "relay: [{id: a, from: {rooms: [b]}}]\n",
+			`usher.yaml:1:9: relay[0].to: is missing; say where events go: to: {webhook: {url: https://…}}`},
+		{"relay with two sinks", "relay: [{id: a, from: {rooms: [b]}, to: {stdout: true, file: {path: x}}}]\n",
+			`usher.yaml:1:41: relay[0].to: names several: file, stdout; keep one, and write another relay`},
+		{"relay start", "relay: [{id: a, from: {rooms: [b]}, to: {stdout: true}, start: now}]\n",
+			`usher.yaml:1:64: relay[0].start: "now" is not a place to begin at; write oldest, newest, or a time`},
 		{"short token", "admin: {token: hunter2}\n",
 			`usher.yaml:1:16: admin.token: is too short (7 characters); use at least 16`},
 		{"redis without an address", "engine: {kind: redis}\n",
@@ -297,8 +301,8 @@ rooms:
 relay: [{}]
 `)
 	lines := strings.Split(got, "\n")
-	if len(lines) != 7 {
-		t.Fatalf("want 7 problems, got %d:\n%s", len(lines), got)
+	if len(lines) != 9 {
+		t.Fatalf("want 9 problems, got %d:\n%s", len(lines), got)
 	}
 	last := 0
 	for _, l := range lines {

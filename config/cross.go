@@ -17,13 +17,10 @@ func (k *checker) notYet() {
 	for _, s := range []struct {
 		path    string
 		section Later
-	}{{"keeper", k.c.Keeper}, {"relay", k.c.Relay}} {
+	}{{"keeper", k.c.Keeper}} {
 		if s.section.Set() {
 			k.add(s.path, "is not in this build yet", wait)
 		}
-	}
-	if len(k.c.Egress.Allow) > 0 {
-		k.add("egress.allow", "nothing in this build calls out by itself yet", wait)
 	}
 }
 

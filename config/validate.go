@@ -24,6 +24,7 @@ func (c *Config) check() Problems {
 	k.rooms()
 	k.gates()
 	k.routes()
+	k.relays()
 	return k.probs
 }
 

@@ -22,9 +22,15 @@ func main() {
 }
 
 func run(dir string, check bool) error {
-	docs, err := readComments(filepath.Join(dir, "config.go"))
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return err
+	}
+	docs := comments{}
+	for _, file := range files {
+		if err := docs.read(file); err != nil {
+			return err
+		}
 	}
 	schema, err := buildSchema(docs)
 	if err != nil {

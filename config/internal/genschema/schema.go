@@ -19,12 +19,11 @@ import (
 // comments holds the comment of each field, by "Type.Field".
 type comments map[string]string
 
-func readComments(file string) (comments, error) {
+func (c comments) read(file string) error {
 	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	out := comments{}
 	ast.Inspect(parsed, func(n ast.Node) bool {
 		spec, ok := n.(*ast.TypeSpec)
 		if !ok {
@@ -36,12 +35,12 @@ func readComments(file string) (comments, error) {
 		}
 		for _, f := range st.Fields.List {
 			for _, name := range f.Names {
-				out[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
+				c[spec.Name.Name+"."+name.Name] = strings.Join(strings.Fields(f.Doc.Text()), " ")
 			}
 		}
 		return true
 	})
-	return out, nil
+	return nil
 }
 
 // node is one schema; encoding/json sorts the keys, so the file is stable.
