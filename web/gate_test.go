@@ -247,6 +247,18 @@ func TestEndFreesTheSlotAtOnce(t *testing.T) {
 	alice.fetch("GET", "/thanks.css").is(t, 401, "not_admitted")
 }
 
+// The very first answer may end the session: the ticket it came with is set all the same, for the page's own files.
+func TestFirstAnswerEnds(t *testing.T) {
+	var got seen
+	s := build(t, nil, behind("premiere", 1, newOrigin(t, got.shop)))
+	alice := s.browser()
+	isOK(t, alice.open("/thanks"))
+	if alice.cookie("usher-premiere") == "" || s.summary("premiere").Active != 0 {
+		t.Errorf("cookie %q, %+v", alice.cookie("usher-premiere"), s.summary("premiere"))
+	}
+	isOK(t, alice.fetch("GET", "/thanks.css"))
+}
+
 func TestEndedTickets(t *testing.T) {
 	var got seen
 	s := build(t, nil, behind("premiere", 1, newOrigin(t, got.shop), "/premiere"))

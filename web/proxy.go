@@ -11,6 +11,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -197,7 +198,9 @@ func isEndless(contentType string) bool {
 // leave ends the session at the origin's word: the slot is free before the visitor reads the answer.
 func (f *forward) leave() {
 	e := f.entry
-	f.cookies = append(f.cookies[:0], e.goneCookies(f.client.https)...)
+	pass := e.passCookie(f.client.https) + "="
+	f.cookies = slices.DeleteFunc(f.cookies, func(line string) bool { return strings.HasPrefix(line, pass) })
+	f.cookies = append(f.cookies, e.goneCookies(f.client.https)...)
 	if f.ref == (room.Ref{}) {
 		return
 	}
