@@ -9,17 +9,22 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// switchOn notes that a collapse: section is there.
+// switchOn notes that a collapse: or keeper: section is there.
 func (d *decoder) switchOn(path string, n *yaml.Node, v reflect.Value) {
-	c, ok := v.Addr().Interface().(*Collapse)
-	if !ok {
+	var on *bool
+	switch c := v.Addr().Interface().(type) {
+	case *Collapse:
+		on = &c.On
+	case *Keeper:
+		on = &c.On
+	default:
 		return
 	}
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
-		d.fail(n, path, "is empty", "write collapse: {} for the defaults, or remove it")
+		d.fail(n, path, "is empty", "write "+lastKey(path)+": {} for the defaults, or remove it")
 		return
 	}
-	c.On = true
+	*on = true
 }
 
 func (k *checker) collapse(at string, r *Room) {

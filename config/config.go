@@ -3,8 +3,6 @@ package config
 import (
 	"net/netip"
 	"time"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // Config is a whole configuration file. Use [Load], [Parse] or [Quick] to make
@@ -34,8 +32,8 @@ type Config struct {
 	Keda Keda `yaml:"keda"`
 	// Routes to the instance that owns a session.
 	Routes []Route `yaml:"routes"`
-	// The keeper of outbound connections. Not served by this build.
-	Keeper Later `yaml:"keeper"`
+	// The keeper of outbound WebSocket connections. keeper: {} switches it on.
+	Keeper Keeper `yaml:"keeper"`
 	// Relays of events to other systems. Changes take a restart.
 	Relay []Relay `yaml:"relay"`
 
@@ -385,10 +383,3 @@ type RouteHealth struct {
 	// An instance that answered no probe for so long is dead; one that refuses connections is at once. Danger: too short, a pause of a busy instance costs its sessions.
 	FailAfter time.Duration `yaml:"fail_after" default:"5s" min:"500ms" max:"10m"`
 }
-
-// Later holds a section that is documented but not served by this build; it
-// keeps only where the section stands, for the error.
-type Later struct{ node *yaml.Node }
-
-// Set reports whether the section has content.
-func (l Later) Set() bool { return l.node != nil && len(l.node.Content) > 0 }

@@ -11,19 +11,6 @@ import (
 	"time"
 )
 
-// notYet refuses what is documented but not served by this build.
-func (k *checker) notYet() {
-	const wait = "remove it until a release that says it has it"
-	for _, s := range []struct {
-		path    string
-		section Later
-	}{{"keeper", k.c.Keeper}} {
-		if s.section.Set() {
-			k.add(s.path, "is not in this build yet", wait)
-		}
-	}
-}
-
 func (k *checker) listeners() {
 	pub, pubOK := k.listen("public.listen", k.c.Public.Listen)
 	adm, admOK := k.listen("admin.listen", k.c.Admin.Listen)

@@ -48,14 +48,6 @@ func (d *decoder) value(path string, n *yaml.Node, v reflect.Value, depth int) {
 	}
 	d.src.at[path] = position{n.Line, n.Column}
 	d.switchOn(path, n, v)
-	if v.Type() == reflect.TypeFor[Later]() {
-		if n.Kind != yaml.ScalarNode {
-			v.Set(reflect.ValueOf(Later{n}))
-		} else if n.Tag != "!!null" {
-			d.fail(n, path, "must be a list or a mapping, not "+describe(n), "")
-		}
-		return
-	}
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		return // "rooms:" with nothing after it keeps the default
 	}

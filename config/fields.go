@@ -49,7 +49,7 @@ func fieldByKey(t reflect.Type, key string) (reflect.StructField, bool) {
 
 // setDefaults fills v and what lies in it from the default tags.
 func setDefaults(v reflect.Value) {
-	if v.Kind() != reflect.Struct || scalarType(v.Type()) || v.Type() == reflect.TypeFor[Later]() {
+	if v.Kind() != reflect.Struct || scalarType(v.Type()) {
 		return
 	}
 	for _, f := range fieldsOf(v.Type()) {
@@ -89,7 +89,7 @@ func homesOf(key string) []string {
 			if ft.Kind() == reflect.Slice {
 				ft, at = ft.Elem(), at+"[]"
 			}
-			if ft.Kind() == reflect.Struct && !scalarType(ft) && ft != reflect.TypeFor[Later]() {
+			if ft.Kind() == reflect.Struct && !scalarType(ft) {
 				walk(at, ft)
 			}
 		}

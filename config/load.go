@@ -182,9 +182,8 @@ func syntaxProblem(file string, data []byte, err error) Problem {
 }
 
 // ApplyEnv takes the secrets of the environment: USHER_ADMIN_TOKEN,
-// USHER_SERVICE_TOKENS (comma-separated), USHER_KEYS, USHER_REDIS_PASSWORD and
-// USHER_SENTINEL_PASSWORD. Each replaces what
-// the file says; an unset or empty variable changes nothing.
+// USHER_SERVICE_TOKENS (comma-separated), USHER_KEYS, USHER_KEEPER_SINK,
+// USHER_REDIS_PASSWORD and USHER_SENTINEL_PASSWORD. Each replaces what the file says; an unset or empty variable changes nothing.
 func (c *Config) ApplyEnv(getenv func(string) string) {
 	if v := strings.TrimSpace(getenv("USHER_ADMIN_TOKEN")); v != "" {
 		c.Admin.Token = NewSecret(v)
@@ -201,6 +200,10 @@ func (c *Config) ApplyEnv(getenv func(string) string) {
 	}
 	if v := strings.TrimSpace(getenv("USHER_KEYS")); v != "" {
 		c.Keys.Inline = NewSecret(v)
+	}
+	if v := strings.TrimSpace(getenv("USHER_KEEPER_SINK")); v != "" {
+		c.Keeper.Sink = NewSecret(v)
+		c.src.forget("keeper.sink", "USHER_KEEPER_SINK")
 	}
 	if c.Engine.Kind != "redis" { // they are other programs' too
 		return

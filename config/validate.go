@@ -17,7 +17,6 @@ func (c *Config) Validate() error { return c.check().orNil() }
 func (c *Config) check() Problems {
 	k := &checker{c: c, src: c.src}
 	k.fields("", reflect.ValueOf(c).Elem(), "")
-	k.notYet()
 	k.engine()
 	k.listeners()
 	k.secrets()
@@ -25,6 +24,7 @@ func (c *Config) check() Problems {
 	k.gates()
 	k.routes()
 	k.relays()
+	k.keeper()
 	return k.probs
 }
 
@@ -56,7 +56,6 @@ func (k *checker) add(path, what, mend string) {
 func (k *checker) fields(path string, v reflect.Value, tag reflect.StructTag) {
 	t := v.Type()
 	switch {
-	case t == reflect.TypeFor[Later]():
 	case scalarType(t):
 		k.scalar(path, v, tag)
 	case t.Kind() == reflect.Slice:

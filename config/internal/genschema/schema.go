@@ -74,8 +74,6 @@ func schemaOf(docs comments, t reflect.Type, tag reflect.StructTag) (node, error
 		return node{"anyOf": []node{{"type": "string", "format": "date-time"}, {"const": ""}}}, nil
 	case reflect.TypeFor[netip.Prefix]():
 		return node{"type": "string", "pattern": `^[0-9A-Fa-f.:]+/[0-9]{1,3}$`}, nil
-	case reflect.TypeFor[config.Later]():
-		return node{"type": []string{"array", "object", "null"}, "maxItems": 0, "maxProperties": 0}, nil
 	}
 	switch t.Kind() {
 	case reflect.String:

@@ -58,7 +58,7 @@ func rows(b *bytes.Buffer, docs comments, t reflect.Type, path string) {
 // inner reports whether t is a section with keys of its own.
 func inner(t reflect.Type) bool {
 	switch t {
-	case reflect.TypeFor[config.Secret](), reflect.TypeFor[time.Time](), reflect.TypeFor[netip.Prefix](), reflect.TypeFor[config.Later]():
+	case reflect.TypeFor[config.Secret](), reflect.TypeFor[time.Time](), reflect.TypeFor[netip.Prefix]():
 		return false
 	}
 	return t.Kind() == reflect.Struct
@@ -80,8 +80,6 @@ func words(t reflect.Type, tag reflect.StructTag) string {
 		name = "secret"
 	case reflect.TypeFor[netip.Prefix]():
 		name = "network"
-	case reflect.TypeFor[config.Later]():
-		return "empty"
 	default:
 		switch t.Kind() {
 		case reflect.Slice:
