@@ -39,6 +39,7 @@ func table() []rule {
 		{folder: "affinity/...", ours: []string{"affinity", "keylock"}, others: suiteClients(), why: "suites import the feature, never an engine"},
 		{folder: "affinity", ours: []string{"keylock"}, why: "features own their Store and know no engine"},
 
+		{folder: "keda", ours: []string{"internal/externalscaler"}, others: []string{"google.golang.org/grpc"}, why: "gRPC stays in its own package"},
 		{folder: "instances/kubernetes", ours: []string{"instances"}, others: []string{"k8s.io/"}, http: true, why: "client-go stays in its own package"},
 		{folder: "instances", why: "counting knows no cluster"},
 
