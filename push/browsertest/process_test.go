@@ -221,7 +221,8 @@ func follow(dial func() (net.Conn, error), v visit) (*line, error) {
 	}
 }
 
-// next returns the payload of the next data frame, or the code of a close. Pings are answered, as a browser does.
+// next returns the payload of the next frame, or the code of a close. Pings are answered, as a browser does, and are
+// empty.
 func (l *line) next(within time.Duration) (payload []byte, code ws.StatusCode, err error) {
 	_ = l.nc.SetReadDeadline(time.Now().Add(within))
 	for {
@@ -238,6 +239,7 @@ func (l *line) next(within time.Duration) (payload []byte, code ws.StatusCode, e
 			if err := ws.WriteFrame(l.nc, ws.MaskFrame(ws.NewPongFrame(b))); err != nil {
 				return nil, 0, err
 			}
+			return nil, 0, nil
 		case ws.OpClose:
 			code, _ := ws.ParseCloseFrameData(b)
 			return b, code, nil
