@@ -16,8 +16,10 @@ type Keeper struct {
 	lanes []*lane
 	dials chan struct{}
 
-	mu    sync.Mutex
-	conns map[string]*conn
+	mu     sync.Mutex
+	conns  map[string]*conn
+	worker *lease.Worker
+	advice Advice
 }
 
 // New makes a Keeper. Errors are those of Options.Validate.
@@ -34,25 +36,80 @@ func New(o Options) (*Keeper, error) {
 }
 
 // Run holds the connections that store asks for, as one of its workers, until ctx ends. Then every socket is closed and
-// every row given back; o.Drain bounds that. A sink that hangs is left behind.
+// every row given back; o.Drain bounds that. A sink that hangs is left behind. It is called once.
 func (k *Keeper) Run(ctx context.Context, store lease.Store, o lease.Options) error {
-	if o.Drain == 0 {
-		o.Drain = 25 * time.Second
-	}
-	stop := k.Start()
+	own, stop := context.WithCancel(context.Background())
 	defer stop()
-	return lease.Run(ctx, store, k.Hold, o)
+	for _, l := range k.lanes {
+		go l.run(own)
+	}
+	o.Serve = k.Hold
+	w, err := lease.New(store, o)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.worker = w
+	k.mu.Unlock()
+	go k.sampling(own)
+	go k.advising(own, store)
+	<-ctx.Done()
+	drain := o.Drain
+	if drain == 0 {
+		drain = 25 * time.Second
+	}
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
+	defer cancel()
+	return w.Close(last)
 }
 
-// Start begins what Hold needs, for those who have a lease.Worker of their own; Run calls it. stop ends it, after the last
-// Hold has returned.
-func (k *Keeper) Start() (stop func()) {
-	ctx, stop := context.WithCancel(context.Background())
-	for _, l := range k.lanes {
-		go l.run(ctx)
+// Worker is the lease's worker; nil before Run has begun.
+func (k *Keeper) Worker() *lease.Worker {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.worker
+}
+
+// Wake makes the worker look at what is desired now, after a change that it was not told of.
+func (k *Keeper) Wake() {
+	if w := k.Worker(); w != nil {
+		w.Wake()
 	}
-	go k.sampling(ctx)
-	return stop
+}
+
+// Advice is how many workers there should be, as of the last look, a few seconds ago.
+func (k *Keeper) Advice() Advice {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.advice
+}
+
+const adviceEvery = 10 * time.Second
+
+// advising looks at the workers' rows now and then. The first look waits until this worker's own is there.
+func (k *Keeper) advising(ctx context.Context, store lease.Store) {
+	var a advisor
+	began := time.Now()
+	for wait := time.Second; sleep(ctx, wait); wait = adviceEvery {
+		rows, err := store.Workers(ctx)
+		if err != nil {
+			continue
+		}
+		st := k.Worker().Stats()
+		living, held := 0, 0
+		for _, r := range rows {
+			if !r.Dead && !r.Leaving {
+				living++
+			}
+			if !r.Dead {
+				held += r.Held
+			}
+		}
+		advice := a.advise(time.Since(began), living, held+st.Orphans, st.Cap)
+		k.mu.Lock()
+		k.advice = advice
+		k.mu.Unlock()
+	}
 }
 
 func (k *Keeper) dialing() *dialing {
