@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,20 +31,48 @@ import (
 func API(store affinity.Store) http.Handler {
 	a := &api{store}
 	mux := http.NewServeMux()
-	const base = "/svc/v1/affinity/{space}/"
-	mux.HandleFunc("POST "+base+"{key}/claim", a.claim)
-	mux.HandleFunc("POST "+base+"{key}/refresh", a.refresh)
-	mux.HandleFunc("POST "+base+"{key}/clear", a.clear)
-	mux.HandleFunc("GET "+base+"{key}", a.get)
-	mux.HandleFunc("POST "+base+"-/refresh", a.refreshMany)
-	mux.HandleFunc("GET "+base+"-/instances", a.instances)
-	mux.HandleFunc("PUT "+base+"-/instances/{id}", a.announce)
-	mux.HandleFunc("DELETE "+base+"-/instances/{id}", a.depart)
-	mux.HandleFunc("POST "+base+"-/instances/{id}/drain", a.drain)
+	routes := a.routes()
+	for pattern, h := range routes {
+		mux.HandleFunc(pattern, h)
+	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if allow := allowed(routes, r.URL.EscapedPath()); allow != "" {
+			w.Header().Set("Allow", allow)
+			problem(w, http.StatusMethodNotAllowed, "method_not_allowed", "use "+allow, 0)
+			return
+		}
 		problem(w, http.StatusNotFound, "not_found", "there is nothing at "+r.URL.Path+" by "+r.Method, 0)
 	})
 	return mux
+}
+
+func (a *api) routes() map[string]http.HandlerFunc {
+	const base = " /svc/v1/affinity/{space}/"
+	return map[string]http.HandlerFunc{
+		"POST" + base + "{key}/claim":            a.claim,
+		"POST" + base + "{key}/refresh":          a.refresh,
+		"POST" + base + "{key}/clear":            a.clear,
+		"GET" + base + "{key}":                   a.get,
+		"POST" + base + "-/refresh":              a.refreshMany,
+		"GET" + base + "-/instances":             a.instances,
+		"PUT" + base + "-/instances/{id}":        a.announce,
+		"DELETE" + base + "-/instances/{id}":     a.depart,
+		"POST" + base + "-/instances/{id}/drain": a.drain,
+	}
+}
+
+// allowed lists the methods of a path, for who used another.
+func allowed(routes map[string]http.HandlerFunc, path string) string {
+	var methods []string
+	got := strings.Split(path, "/")
+	for pattern := range routes {
+		method, p, _ := strings.Cut(pattern, " ")
+		if slices.EqualFunc(strings.Split(p, "/"), got, func(want, got string) bool { return want == got || strings.HasPrefix(want, "{") }) {
+			methods = append(methods, method)
+		}
+	}
+	slices.Sort(methods)
+	return strings.Join(slices.Compact(methods), ", ")
 }
 
 type api struct{ store affinity.Store }
@@ -123,6 +152,10 @@ type instanceDoc struct {
 	DrainMS   int64      `json:"drain_ms,omitempty"`
 	ExpiresIn int64      `json:"expires_in_ms,omitempty"`
 	At        *time.Time `json:"at,omitempty"`
+}
+
+type departDoc struct {
+	Epoch uint64 `json:"epoch"`
 }
 
 func ms(n int64, otherwise time.Duration) time.Duration {
@@ -316,7 +349,7 @@ func (a *api) announce(w http.ResponseWriter, r *http.Request) {
 }
 
 func (a *api) depart(w http.ResponseWriter, r *http.Request) {
-	var d instanceDoc
+	var d departDoc
 	if !readDoc(w, r, &d) {
 		return
 	}

@@ -174,12 +174,13 @@ func (r *Remote) Get(ctx context.Context, space, key string) (affinity.Row, erro
 // Announce implements affinity.Store.
 func (r *Remote) Announce(ctx context.Context, a affinity.Announce) (affinity.Announced, error) {
 	path, method := a.Space+"/-/instances/"+a.Owner.Instance, http.MethodPut
-	if a.TTL <= 0 {
-		method = http.MethodDelete
-	}
-	out, err := r.call(ctx, a.Check(), method, path, instanceDoc{
+	var doc any = instanceDoc{
 		Epoch: a.Owner.Epoch, Addr: a.Addr, Sessions: a.Sessions, Max: a.Max, Draining: a.Draining, TTLms: a.TTL.Milliseconds(),
-	})
+	}
+	if a.TTL <= 0 {
+		method, doc = http.MethodDelete, departDoc{a.Owner.Epoch}
+	}
+	out, err := r.call(ctx, a.Check(), method, path, doc)
 	if err != nil || out.code == "superseded" || method == http.MethodDelete {
 		return affinity.Announced{Superseded: out.code == "superseded"}, err
 	}
