@@ -22,7 +22,11 @@
 // connection when it is due (a wheel of 250 ms), when something sure happened to its ticket, or when it can be written
 // to again; a visit gathers all there is to say into one write.
 //
-//	hub.go      hub, rooms, connects      shard.go  the loop         conn.go   one connection
-//	room.go     log events, recall        flush.go  what to say      write.go  the write that never parks
-//	pace.go     how often                 drain.go  leaving          body.go   the bodies
+//	hub.go     hub, figures            room.go    log events, recall
+//	door.go    who may come            conn.go    one connection
+//	attach.go  coming and going        shard.go   the loop
+//	stand.go   what became of whom     wheel.go   who is due
+//	flush.go   what to say             write.go   the write that never parks
+//	pace.go    how often               drain.go   leaving
+//	body.go    the bodies              message.go one body, encoded once
 package push

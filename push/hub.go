@@ -39,6 +39,10 @@ type Options struct {
 	// Recall is how many changes of tickets a room remembers for those who come back. Default 16,384.
 	Recall int
 	Logger *slog.Logger // default: discards
+
+	// In tests: what frames cost, and on how many processors.
+	meter func(*Hub) (spent, frames int64)
+	procs int
 }
 
 func (o *Options) defaults() {
@@ -66,6 +70,10 @@ func (o *Options) defaults() {
 	dur(&o.UserTimeout, 25*time.Second)
 	def(&o.SendBuffer, 8<<10)
 	def(&o.Recall, 16_384)
+	def(&o.procs, runtime.GOMAXPROCS(0))
+	if o.meter == nil {
+		o.meter = (*Hub).meter
+	}
 	if o.CPUShare <= 0 {
 		o.CPUShare = 0.2
 	}

@@ -2,7 +2,6 @@ package push
 
 import (
 	"math/rand/v2"
-	"runtime"
 	"time"
 )
 
@@ -21,19 +20,25 @@ const (
 	longest     = 15 * time.Second
 )
 
+// meter reads what frames have cost since the hub began: ns of shards' time, and their number.
+func (h *Hub) meter() (spent, frames int64) {
+	for _, s := range h.shards {
+		spent += s.spent.Load()
+		frames += s.frames.Load()
+	}
+	return spent, frames
+}
+
 // repace measures what frames cost and decides how many there may be.
 func (h *Hub) repace() {
 	old := h.pace.Load()
 	p := pace{cost: old.cost, stretch: 1}
-	for _, s := range h.shards {
-		p.spent += s.spent.Load()
-		p.frames += s.frames.Load()
-	}
+	p.spent, p.frames = h.opts.meter(h)
 	if n := p.frames - old.frames; n >= 100 {
 		p.cost += (float64(p.spent-old.spent)/float64(n) - p.cost) / 4
 	}
 	// What telling everybody everything would take of the machine.
-	conns, procs := float64(h.conns.Load()), float64(runtime.GOMAXPROCS(0))
+	conns, procs := float64(h.conns.Load()), float64(h.opts.procs)
 	share := func(perSecond float64) float64 { return conns * perSecond * p.cost / 1e9 / procs }
 	switch {
 	case share(1/h.opts.StatsEvery.Seconds()) <= h.opts.CPUShare:
