@@ -35,6 +35,7 @@ func table() []rule {
 		{folder: "lease", why: "features own their Store and know no engine"},
 
 		{folder: "affinity/gateway", ours: []string{"affinity", "keylock", "keylock/keylockhttp"}, http: true, others: []string{"github.com/gobwas/ws"}, why: "gateway adds net/http to affinity"},
+		{folder: "affinity/affinitymetrics", ours: []string{"affinity", "affinity/gateway", "keylock"}, http: true, others: []string{"github.com/prometheus/"}, why: "figures for Prometheus, beside features that know no metrics"},
 		{folder: "affinity/sidecar", ours: []string{"affinity", "affinity/gateway", "keylock"}, http: true, why: "the sidecar is an owner and a gateway in front of one app"},
 		{folder: "affinity/...", ours: []string{"affinity", "keylock"}, others: suiteClients(), why: "suites import the feature, never an engine"},
 		{folder: "affinity", ours: []string{"keylock"}, why: "features own their Store and know no engine"},
@@ -62,7 +63,7 @@ func table() []rule {
 		{folder: "engine/redis", ours: append(features(), "engine/redis/..."), others: []string{"*"}, why: "engines do not know each other, web or cmd"},
 		{folder: "engine/dynamodb", ours: features(), others: []string{"*"}, why: "engines do not know each other, web or cmd"},
 
-		{folder: "web/...", ours: append(features(), "web", "web/...", "admission", "push/..."), others: webClients(), http: true, why: "web reaches engines through interfaces alone"},
+		{folder: "web/...", ours: append(features(), "keeper", "web", "web/...", "admission", "push/..."), others: webClients(), http: true, why: "web reaches engines through interfaces alone"},
 		{folder: "web", ours: append(features(), "web/...", "admission", "push/..."), others: webClients(), http: true, why: "web reaches engines through interfaces alone"},
 
 		{folder: "config/internal/...", ours: []string{"config"}, why: "the generator reads the structs alone"},

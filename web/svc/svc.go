@@ -23,8 +23,10 @@ type Options struct {
 	// Tokens open the API; each at least 16 characters. Default: none, and everybody is refused.
 	Tokens []string
 	// Gate serves /svc/v1/gates/. Default: none, and it answers 404.
-	Gate   *gate.Gate
-	Logger *slog.Logger // default: discards
+	Gate *gate.Gate
+	// Connections serves /svc/v1/connections/ and /svc/v1/keeper. Default: none, and they answer 404.
+	Connections *Connections
+	Logger      *slog.Logger // default: discards
 }
 
 // Server is the API. It serves every path below /svc/v1/.
@@ -55,6 +57,9 @@ func New(o Options) (*Server, error) {
 	})
 	if o.Gate != nil {
 		s.gates()
+	}
+	if o.Connections != nil {
+		s.connections()
 	}
 	s.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, &problem{status: 404, code: "not_found", detail: "there is nothing at " + r.URL.Path + "; see /svc/v1/openapi.json"})
@@ -148,10 +153,14 @@ const maxBody = 16 << 10
 
 // read fills in to from the request's JSON body, which may be missing; problems name the field.
 func read(w http.ResponseWriter, r *http.Request, to any) *problem {
+	return readUpTo(w, r, to, maxBody)
+}
+
+func readUpTo(w http.ResponseWriter, r *http.Request, to any, most int64) *problem {
 	bad := func(format string, args ...any) *problem {
 		return &problem{status: 400, code: "bad_request", detail: fmt.Sprintf(format, args...)}
 	}
-	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, maxBody))
+	d := json.NewDecoder(http.MaxBytesReader(w, r.Body, most))
 	d.DisallowUnknownFields()
 	err := d.Decode(to)
 	var large *http.MaxBytesError
@@ -160,7 +169,7 @@ func read(w http.ResponseWriter, r *http.Request, to any) *problem {
 	case errors.Is(err, io.EOF):
 		return nil
 	case errors.As(err, &large):
-		return &problem{status: 413, code: "too_large", detail: fmt.Sprintf("the body is over %d bytes", maxBody)}
+		return &problem{status: 413, code: "too_large", detail: fmt.Sprintf("the body is over %d bytes", most)}
 	case errors.As(err, &kind):
 		return bad("%s is a JSON %s, must be %s", kind.Field, kind.Value, kind.Type)
 	case err != nil:
