@@ -18,13 +18,14 @@ type counts struct {
 	log   *slog.Logger
 	start time.Time
 	nodes *instances.Counter
+	pods  *pods
 
 	mu   sync.Mutex
 	said map[string]instances.State // by room, what was logged last
 }
 
-func newCounts(nodes instances.Source, log *slog.Logger) *counts {
-	return &counts{log: log, start: time.Now(), nodes: instances.NewCounter(nodes), said: map[string]instances.State{}}
+func newCounts(nodes instances.Source, pods *pods, log *slog.Logger) *counts {
+	return &counts{log: log, start: time.Now(), nodes: instances.NewCounter(nodes), pods: pods, said: map[string]instances.State{}}
 }
 
 // count is room.Options.Instances.
@@ -33,6 +34,8 @@ func (c *counts) count(ctx context.Context, conf room.Config) (int64, bool) {
 	switch conf.Instances.Source {
 	case "static":
 		return conf.Instances.Fallback, true
+	case "kubernetes":
+		r = c.pods.count(ctx, conf.Instances)
 	default:
 		r = c.nodes.Count(ctx, conf.Instances.Fallback)
 	}

@@ -42,6 +42,11 @@ func (s *Server) Reload(ctx context.Context, cfg *config.Config) error {
 			}
 		}
 	}
+	if s.scaler != nil && s.scaler.cert != nil && cfg.Keda.TLS.On() {
+		if err := s.scaler.cert.reload(cfg.Keda.TLS); err != nil {
+			errs = append(errs, err)
+		}
+	}
 	if err := s.gates.front.apply(cfg.Gates); err != nil {
 		errs = append(errs, err)
 	}
@@ -75,6 +80,8 @@ func needRestart(old, cfg *config.Config) []string {
 	differ("admin.listen", old.Admin.Listen, cfg.Admin.Listen)
 	differ("admin.token", old.Admin.Token, cfg.Admin.Token)
 	differ("admin.tls", old.Admin.TLS.On(), cfg.Admin.TLS.On())
+	differ("keda.listen", old.Keda.Listen, cfg.Keda.Listen)
+	differ("keda.tls", old.Keda.TLS.On(), cfg.Keda.TLS.On())
 	differ("service", old.Service, cfg.Service)
 	differ("engine", old.Engine, cfg.Engine)
 	differ("keys", old.Keys, cfg.Keys)

@@ -23,6 +23,7 @@ import (
 	"github.com/ushergo/usher/affinity/gateway"
 	"github.com/ushergo/usher/cmd/usher/internal/routes"
 	"github.com/ushergo/usher/config"
+	"github.com/ushergo/usher/instances"
 	"github.com/ushergo/usher/room"
 	"github.com/ushergo/usher/token"
 	"github.com/ushergo/usher/web"
@@ -63,6 +64,8 @@ type Server struct {
 	traces        *sdktrace.TracerProvider
 
 	public, admin *listener
+	scaler        *scaler // nil: none is configured
+	pods          *pods
 
 	stopBackground context.CancelFunc
 	background     sync.WaitGroup
@@ -88,7 +91,7 @@ func Start(ctx context.Context, cfg *config.Config, log *slog.Logger, opts ...Op
 	for _, opt := range opts {
 		opt(&o)
 	}
-	s := &Server{cfg: cfg, log: log, start: time.Now(), done: make(chan struct{}), failed: make(chan error, 2)}
+	s := &Server{cfg: cfg, log: log, start: time.Now(), done: make(chan struct{}), failed: make(chan error, 3)}
 	if err := s.up(ctx, o); err != nil {
 		s.down()
 		return nil, mendDisk(err)
@@ -113,6 +116,9 @@ func (s *Server) up(ctx context.Context, opts options) error {
 		return err
 	}
 	if s.admin, err = openListener(ctx, s.cfg.Admin.Listen, s.cfg.Admin.TLS, "admin", "--admin-listen (admin.listen)"); err != nil {
+		return err
+	}
+	if s.scaler, err = s.openScaler(ctx); err != nil {
 		return err
 	}
 	if s.cfg.Engine.Kind == "memory" {
@@ -166,6 +172,7 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	if s.engine.nodes != nil {
 		options.Fleet = fleet{s.engine.nodes}
 	}
+	options.Routes, options.Directory = func() []web.Route { return s.routes.List() }, s.engine.directory
 	if s.front, err = web.New(options); err != nil {
 		return err
 	}
@@ -188,6 +195,7 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	s.background.Go(func() { s.keepKeys(background) })
 	s.serve(s.public, s.routes.Handler(s.front.Public()))
 	s.serve(s.admin, services.Mount(s.front.Admin()))
+	s.serveScaler()
 	return nil
 }
 
@@ -250,10 +258,14 @@ func KeyFolder(cfg *config.Config) string {
 
 func (s *Server) openRooms(ctx context.Context, observer *web.Observer) error {
 	began := time.Now()
+	s.pods = newPods(s.log)
+	counts := newCounts(instances.Static(1), s.pods, s.log)
 	options := room.Options{Logger: s.log, Observer: observer}
 	if nodes := s.engine.nodes; nodes != nil {
-		options.Leads, options.Instances, options.Discover = nodes.Owns, newCounts(nodes, s.log).count, 2*time.Second
+		counts = newCounts(nodes, s.pods, s.log)
+		options.Leads, options.Discover = nodes.Owns, 2*time.Second
 	}
+	options.Instances = counts.count
 	var err error
 	if s.rooms, err = room.Open(ctx, s.engine.rooms, options); err != nil {
 		return err
@@ -273,6 +285,9 @@ func (s *Server) applyRoom(ctx context.Context, r *config.Room) error {
 		return fmt.Errorf("room %s: %w", r.ID, err)
 	}
 	wanted := r.RoomConfig()
+	if err := s.pods.check(wanted.Instances); err != nil {
+		return fmt.Errorf("room %s: %w", r.ID, err)
+	}
 	applied, err := s.rooms.ApplyFile(ctx, wanted)
 	if err != nil {
 		return fmt.Errorf("room %s: %w", r.ID, err)

@@ -40,6 +40,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 				_ = l.srv.Close()
 			}
 		}
+		s.scaler.shutdown(ctx)
 		drained.Wait()
 		errs = append(errs, s.down())
 		s.stopErr = errors.Join(errs...)
@@ -63,6 +64,9 @@ func (s *Server) down() error {
 			_ = l.Close()
 		}
 	}
+	cut, cancel := context.WithCancel(context.Background())
+	cancel()
+	s.scaler.shutdown(cut)
 	if s.front != nil {
 		s.front.Close()
 	}
@@ -81,6 +85,9 @@ func (s *Server) down() error {
 	}
 	if s.rooms != nil {
 		s.rooms.Close()
+	}
+	if s.pods != nil {
+		s.pods.close()
 	}
 	errs = append(errs, s.engine.close())
 	if s.traces != nil {

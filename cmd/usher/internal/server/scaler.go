@@ -1,0 +1,93 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/ushergo/usher/keda"
+)
+
+// scaler is the listener for KEDA.
+type scaler struct {
+	net.Listener
+	cert *certificate
+	srv  *keda.Server
+}
+
+// openScaler listens, so that a taken port is found before anything is read; nil where none is configured.
+func (s *Server) openScaler(ctx context.Context) (*scaler, error) {
+	conf := s.cfg.Keda
+	if conf.Listen == "" {
+		return nil, nil
+	}
+	cert, err := loadCertificate(conf.TLS, "keda.tls")
+	if err != nil {
+		return nil, err
+	}
+	l, err := listen(ctx, conf.Listen, "KEDA", "keda.listen")
+	if err != nil {
+		return nil, err
+	}
+	return &scaler{Listener: l, cert: cert}, nil
+}
+
+func (s *Server) serveScaler() {
+	k := s.scaler
+	if k == nil {
+		return
+	}
+	var opts keda.Options
+	if k.cert != nil {
+		opts.Credentials = credentials.NewTLS(k.cert.tlsConfig())
+	}
+	k.srv = keda.New(demands{s}, opts)
+	s.background.Go(func() {
+		if err := k.srv.Serve(k.Listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			s.failed <- fmt.Errorf("listening on %s ended: %w", k.Addr(), err)
+		}
+	})
+	s.log.Info("KEDA is answered", "listen", k.Addr().String(), "tls", k.cert != nil)
+}
+
+// shutdown answers what is under way within ctx.
+func (k *scaler) shutdown(ctx context.Context) {
+	switch {
+	case k == nil:
+	case k.srv != nil:
+		k.srv.Shutdown(ctx)
+	default:
+		_ = k.Close()
+	}
+}
+
+// demands tells KEDA what rooms ask for.
+type demands struct{ s *Server }
+
+// Demand implements keda.Rooms.
+func (d demands) Demand(_ context.Context, id string) (keda.Demand, error) {
+	if err := d.s.rooms.Health(); err != nil {
+		return keda.Demand{}, err // what this node last knew may be long past
+	}
+	a, ok := d.s.front.Analyse(id)
+	if !ok {
+		return keda.Demand{}, keda.ErrNoRoom
+	}
+	out := keda.Demand{Waiting: a.Waiting, Active: a.Active, Instances: -1}
+	if a.RecommendedInstances != nil {
+		out.Instances = *a.RecommendedInstances
+	}
+	return out, nil
+}
+
+// ScalerAddr is the address that KEDA is answered on; empty where none is.
+func (s *Server) ScalerAddr() string {
+	if s.scaler == nil {
+		return ""
+	}
+	return s.scaler.Addr().String()
+}
