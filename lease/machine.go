@@ -126,6 +126,11 @@ func (m *Machine) Restore(r Row) {
 	m.file(&r)
 }
 
+// RestoreWorker puts a worker's row in: for models of histories.
+func (m *Machine) RestoreWorker(w WorkerRow, token string) {
+	m.workers[w.Worker] = &workerState{row: w, token: token}
+}
+
 // Raise lifts the floor.
 func (m *Machine) Raise(floor uint64) { m.floor = max(m.floor, floor) }
 
