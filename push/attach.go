@@ -28,6 +28,7 @@ func (s *shard) attach(c *Conn, st Standing, from Cursor, p *Peer) error {
 	c.index = int32(len(s.rooms[r]))
 	s.rooms[r] = append(s.rooms[r], c)
 	s.hub.conns.Add(1)
+	add(&s.hub.counts.transports, c.codec.Name(), 1)
 	r.conns.Add(1) // before recall: what it does not know of, will be told
 	now := s.hub.now()
 	c.noted, c.wrote = now, now
@@ -149,13 +150,14 @@ func (s *shard) remove(c *Conn) {
 		s.rooms[c.room] = list[:end]
 	}
 	s.hub.conns.Add(-1)
+	add(&s.hub.counts.transports, c.codec.Name(), -1)
 	c.room.conns.Add(-1)
 	s.hub.Forget(c.addr)
 	code := c.closing
 	if code == 0 {
 		code = CodeNormal
 	}
-	s.hub.counts.close(code)
+	add(&s.hub.counts.closed, code, 1)
 	c.next, c.sure, c.bytes, c.stats, c.last = nil, nil, nil, nil, nil
 }
 

@@ -18,6 +18,7 @@ import (
 // lines is a transport of tests: a line of topic, cursor and body for each message.
 type lines struct{}
 
+func (lines) Name() string  { return "lines" }
 func (lines) Topical() bool { return true }
 func (lines) AppendMessage(b []byte, m *push.Message, sub string) []byte {
 	reset := ""

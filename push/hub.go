@@ -120,21 +120,23 @@ type Hub struct {
 // counts are for metrics.
 type counts struct {
 	frames, bytes, slow, looks, resets atomic.Int64
-	closed                             sync.Map // Code → *atomic.Int64
+	closed, transports                 sync.Map // Code, name of a codec → *atomic.Int64
 }
 
-func (c *counts) close(code Code) {
-	n, ok := c.closed.Load(code)
+// add counts under a key of one of the maps.
+func add(m *sync.Map, key any, n int64) {
+	v, ok := m.Load(key)
 	if !ok {
-		n, _ = c.closed.LoadOrStore(code, new(atomic.Int64))
+		v, _ = m.LoadOrStore(key, new(atomic.Int64))
 	}
-	n.(*atomic.Int64).Add(1)
+	v.(*atomic.Int64).Add(n)
 }
 
 // Figures is what a hub has done, for metrics.
 type Figures struct {
-	Conns, Slow          int64 // now
-	Frames, Bytes        int64 // writes, each of which may hold several messages
+	Conns, Slow          int64            // now
+	Transports           map[string]int64 // now, by the name of the codec
+	Frames, Bytes        int64            // writes, each of which may hold several messages
 	Slowed, Looks, Reset int64
 	Closed               map[Code]int64
 	FrameCost            time.Duration // of the shard's time, recently
@@ -177,8 +179,12 @@ func (h *Hub) Figures() Figures {
 	p := h.pace.Load()
 	f := Figures{
 		Conns: h.conns.Load(), Slow: h.slow.Load(), Frames: h.counts.frames.Load(), Bytes: h.counts.bytes.Load(), Slowed: h.counts.slow.Load(),
-		Looks: h.counts.looks.Load(), Reset: h.counts.resets.Load(), Closed: map[Code]int64{}, FrameCost: time.Duration(p.cost), Level: p.level,
+		Looks: h.counts.looks.Load(), Reset: h.counts.resets.Load(), Closed: map[Code]int64{}, Transports: map[string]int64{}, FrameCost: time.Duration(p.cost), Level: p.level,
 	}
+	h.counts.transports.Range(func(k, v any) bool {
+		f.Transports[k.(string)] = v.(*atomic.Int64).Load()
+		return true
+	})
 	h.counts.closed.Range(func(k, v any) bool {
 		f.Closed[k.(Code)] = v.(*atomic.Int64).Load()
 		return true

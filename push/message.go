@@ -52,6 +52,8 @@ type variant struct {
 
 // Codec writes what a transport carries. It is a comparable value without state.
 type Codec interface {
+	// Name is the transport's, for figures: ws, sse, poll.
+	Name() string
 	// AppendMessage appends m as it goes to the subscription sub.
 	AppendMessage(b []byte, m *Message, sub string) []byte
 	// AppendBeat appends what keeps a quiet connection open.

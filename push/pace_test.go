@@ -38,6 +38,7 @@ func (p *paced) Stats() Stats {
 
 type topicLines struct{}
 
+func (topicLines) Name() string  { return "lines" }
 func (topicLines) Topical() bool { return true }
 func (topicLines) AppendMessage(b []byte, m *Message, _ string) []byte {
 	return append(append(b, m.Topic.String()...), '\n')

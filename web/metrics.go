@@ -26,6 +26,15 @@ var (
 	descState    = prometheus.NewDesc("usher_room_state", "1 for the state that the room is in: open, paused, closed, not_open or prequeue.", []string{"room", "state"}, nil)
 	descRevision = prometheus.NewDesc("usher_room_revision", "Revision of the room's configuration.", []string{"room"}, nil)
 	descStreams  = prometheus.NewDesc("usher_http_event_streams", "Event streams open on this node.", nil, nil)
+	descPushed   = prometheus.NewDesc("usher_push_connections", "Connections by which visitors are told, by transport: ws, sse, poll.", []string{"transport"}, nil)
+	descSlow     = prometheus.NewDesc("usher_push_slow_connections", "Connections that are being waited for, since they did not take at once what was written.", nil, nil)
+	descSlowed   = prometheus.NewDesc("usher_push_slow_total", "Writes that a peer did not take at once.", nil, nil)
+	descClosed   = prometheus.NewDesc("usher_push_closed_total", "Connections closed, by code (docs/push.md); 1000 is also whoever went away.", []string{"code"}, nil)
+	descFrames   = prometheus.NewDesc("usher_push_frames_total", "Writes to connections, each of which may hold several messages.", nil, nil)
+	descBytes    = prometheus.NewDesc("usher_push_bytes_total", "Bytes written to connections.", nil, nil)
+	descResets   = prometheus.NewDesc("usher_push_resets_total", "Returns from a cursor that nobody remembers: started again from what is true.", nil, nil)
+	descCost     = prometheus.NewDesc("usher_push_frame_seconds", "What one write costs lately, in time of the goroutine that writes.", nil, nil)
+	descPace     = prometheus.NewDesc("usher_push_pace", "0: everything at its own beat; 1: stats ride with places; 2: places by how near the turn is.", nil, nil)
 	descEngine   = prometheus.NewDesc("usher_engine_up", "1 while the engine takes commands.", nil, nil)
 	descDraining = prometheus.NewDesc("usher_node_draining", "1 while this node is being stopped.", nil, nil)
 	descBuild    = prometheus.NewDesc("usher_build_info", "Always 1; the labels say what runs.", []string{"version", "node"}, nil)
@@ -69,7 +78,8 @@ func (m *httpMetrics) time(listener string, routes ...*route) {
 
 // Describe implements prometheus.Collector.
 func (m *httpMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descWaiting, descActive, descLimit, descAdmitted, descIssued, descState, descRevision, descStreams, descEngine, descDraining, descBuild} {
+	for _, d := range []*prometheus.Desc{descWaiting, descActive, descLimit, descAdmitted, descIssued, descState, descRevision, descStreams, descPushed, descSlow, descSlowed,
+		descClosed, descFrames, descBytes, descResets, descCost, descPace, descEngine, descDraining, descBuild} {
 		ch <- d
 	}
 }
@@ -94,10 +104,32 @@ func (m *httpMetrics) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(descAdmitted, prometheus.CounterValue, float64(sum.AdmittedTotal), id)
 		ch <- prometheus.MustNewConstMetric(descIssued, prometheus.CounterValue, float64(sum.LastSeq), id)
 	}
-	gauge(descStreams, float64(m.s.streams.count()))
+	m.pushed(ch, gauge)
 	gauge(descEngine, float64(oneIf(m.s.opts.Rooms.Health() == nil)))
 	gauge(descDraining, float64(oneIf(m.s.isDraining())))
 	gauge(descBuild, 1, m.s.opts.Version, m.s.opts.NodeID)
+}
+
+// pushed tells of the hub.
+func (m *httpMetrics) pushed(ch chan<- prometheus.Metric, gauge func(*prometheus.Desc, float64, ...string)) {
+	count := func(d *prometheus.Desc, n int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), labels...)
+	}
+	f := m.s.streams.hub.Figures()
+	gauge(descStreams, float64(f.Conns))
+	for _, name := range []string{"ws", "sse", "poll"} {
+		gauge(descPushed, float64(f.Transports[name]), name)
+	}
+	for code, n := range f.Closed {
+		count(descClosed, n, strconv.Itoa(int(code)))
+	}
+	gauge(descSlow, float64(f.Slow))
+	count(descSlowed, f.Slowed)
+	count(descFrames, f.Frames)
+	count(descBytes, f.Bytes)
+	count(descResets, f.Reset)
+	gauge(descCost, f.FrameCost.Seconds())
+	gauge(descPace, float64(f.Level))
 }
 
 func oneIf(b bool) int {

@@ -269,3 +269,30 @@ func readFrame(r io.Reader) (f ws.Frame, err error) {
 	_, err = io.ReadFull(r, f.Payload)
 	return f, err
 }
+
+func TestPushFigures(t *testing.T) {
+	s := build(t, quick, config("premiere", 1))
+	s.enter("premiere")
+	_, one := s.enter("premiere")
+	_, two := s.enter("premiere")
+	k := s.talk("ticket:" + one + "\n")
+	k.until("CONNECTED")
+	s.stream(eventsPath, bearer(two)...).next()
+	has := func(lines ...string) bool {
+		m := string(s.api("GET", "/metrics", "").body)
+		for _, l := range lines {
+			if !strings.Contains(m, "\n"+l+"\n") {
+				return false
+			}
+		}
+		return !strings.Contains(m, "usher_push_frames_total 0\n") && !strings.Contains(m, "usher_push_bytes_total 0\n") && strings.Contains(m, "usher_push_frame_seconds ")
+	}
+	eventually(t, "both are counted", func() bool {
+		return has(`usher_push_connections{transport="ws"} 1`, `usher_push_connections{transport="sse"} 1`, `usher_push_connections{transport="poll"} 0`,
+			"usher_push_slow_connections 0", "usher_push_pace 0", "usher_http_event_streams 2")
+	})
+	s.do("POST", "/v1/rooms/premiere/leave", "", bearer(one)...).is(t, 204, "")
+	eventually(t, "the close is counted by its code", func() bool {
+		return has(`usher_push_connections{transport="ws"} 0`, `usher_push_closed_total{code="4500"} 1`)
+	})
+}

@@ -30,6 +30,7 @@ type Caller struct {
 // codec hands bodies from a shard to the request: a line of cursor and reset, a line of body. Bodies hold no line feed.
 type codec struct{}
 
+func (codec) Name() string  { return "poll" }
 func (codec) Topical() bool { return false }
 
 func (codec) AppendMessage(b []byte, m *push.Message, _ string) []byte {

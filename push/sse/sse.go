@@ -31,6 +31,7 @@ type Caller struct {
 // Codec writes events.
 type Codec struct{}
 
+func (Codec) Name() string  { return "sse" }
 func (Codec) Topical() bool { return false }
 
 func (Codec) AppendMessage(b []byte, m *push.Message, _ string) []byte {

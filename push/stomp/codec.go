@@ -13,6 +13,7 @@ import (
 // codec writes MESSAGE frames in WebSocket text frames. beat: the client wants to see heart-beats, beside pings.
 type codec struct{ beat bool }
 
+func (codec) Name() string  { return "ws" }
 func (codec) Topical() bool { return true }
 
 func (codec) AppendMessage(b []byte, m *push.Message, sub string) []byte {
