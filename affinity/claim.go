@@ -37,7 +37,7 @@ func (o *Owner[S]) claim(ctx context.Context, key string) (*session[S], error) {
 				return nil, err
 			}
 		case got.Verdict == Theirs:
-			return nil, &NotOwnerError{got.Row}
+			return nil, o.theirs(got.Row)
 		}
 	}
 	return nil, fmt.Errorf("%w: the claim of %q was taken back three times", ErrUnavailable, key)
@@ -49,9 +49,16 @@ func (o *Owner[S]) elsewhere(ctx context.Context, key string, why error) error {
 		return why
 	}
 	if row, err := o.Lookup(ctx, key); err == nil && row.State != None && row.Owner != o.id {
-		return &NotOwnerError{row}
+		return o.theirs(row)
 	}
 	return why
+}
+
+func (o *Owner[S]) theirs(row Row) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.counts.Elsewhere++
+	return &NotOwnerError{row}
 }
 
 func (o *Owner[S]) reserve() error {
@@ -131,6 +138,13 @@ func (o *Owner[S]) build(ctx context.Context, key string, row Row, began time.Ti
 	if o.opts.Observer != nil {
 		o.opts.Observer.Built(key, time.Since(began), err)
 	}
+	o.mu.Lock()
+	if err != nil {
+		o.counts.Failed++
+	} else {
+		o.counts.Built++
+	}
+	o.mu.Unlock()
 	if err != nil {
 		o.release(key, row.Generation)
 		return nil, err

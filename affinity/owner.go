@@ -31,9 +31,10 @@ type Owner[S any] struct {
 	deadline time.Time     // of the drain that was asked for; zero: none
 	drainFor time.Duration // as it was asked for
 	failing  error         // the directory's last answer
-	failed   time.Time     // when the call began that says so
-	ticked   time.Time     // this process ran
-	awake    time.Time     // what was asked before it counts for nothing: this process stood still
+	counts   Stats
+	failed   time.Time // when the call began that says so
+	ticked   time.Time // this process ran
+	awake    time.Time // what was asked before it counts for nothing: this process stood still
 }
 
 // Session is what Use lends.
@@ -189,6 +190,7 @@ func (o *Owner[S]) retireIf(key string, gen uint64, why error, unused bool) {
 		return
 	}
 	delete(o.sessions, key)
+	o.ended(why)
 	o.mu.Unlock()
 	s.cancel(why)
 	if o.opts.Observer != nil {

@@ -62,6 +62,8 @@ type Stats struct {
 	Placed    uint64 // requests that asked an instance to build
 	Refused   uint64 // nobody could serve
 	Instances int    // living, as last listed
+	Running   int    // requests and sockets that hang on instances now
+	Sessions  int    // that the instances had, as they announced
 }
 
 // Gateway is an http.Handler. End it with Close.
@@ -156,12 +158,17 @@ func (g *Gateway) Close() {
 
 // Stats are figures for metrics.
 func (g *Gateway) Stats() Stats {
-	g.mu.Lock()
-	n := len(g.list) + len(g.opts.Static)
-	g.mu.Unlock()
-	return Stats{
-		g.requests.Load(), g.resent.Load(), g.notOwner.Load(), g.evicted.Load(), g.placements.Load(), g.refused.Load(), n,
+	s := Stats{
+		Requests: g.requests.Load(), Resent: g.resent.Load(), NotOwner: g.notOwner.Load(), Evicted: g.evicted.Load(),
+		Placed: g.placements.Load(), Refused: g.refused.Load(), Running: g.Running(),
 	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s.Instances = len(g.list) + len(g.opts.Static)
+	for _, in := range g.list {
+		s.Sessions += in.Sessions
+	}
+	return s
 }
 
 // Running is how many requests and sockets hang on instances now.

@@ -128,6 +128,20 @@ func (s *Sidecar) Health() error { return s.owner.Health() }
 // Sessions is how many there are here.
 func (s *Sidecar) Sessions() int { return s.owner.Sessions() }
 
+// Stats are the figures of the sessions.
+func (s *Sidecar) Stats() affinity.Stats { return s.owner.Stats() }
+
+// Locks are the lock of every entrance to the sessions.
+func (s *Sidecar) Locks() *keylock.Locks { return s.owner.Locks() }
+
+// Gateway are the figures of what goes to the others; all 0 without Peers.
+func (s *Sidecar) Gateway() gateway.Stats {
+	if s.peer == nil {
+		return gateway.Stats{}
+	}
+	return s.peer.Stats()
+}
+
 // Shutdown takes no new sessions, waits until those there are have ended or ctx has, closes the rest and departs.
 func (s *Sidecar) Shutdown(ctx context.Context) error {
 	err := s.owner.Drain(ctx)

@@ -13,10 +13,14 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/redis/rueidis"
 	"github.com/spf13/cobra"
 
 	"github.com/ushergo/usher/affinity"
+	"github.com/ushergo/usher/affinity/affinitymetrics"
 	"github.com/ushergo/usher/affinity/gateway"
 	"github.com/ushergo/usher/affinity/sidecar"
 	"github.com/ushergo/usher/cmd/usher/internal/server"
@@ -26,8 +30,8 @@ import (
 
 type sidecarFlags struct {
 	sidecar.Options
-	listen, key, redis, usher, level, format string
-	hold, wait, drain                        time.Duration
+	listen, metrics, key, redis, usher, level, format string
+	hold, wait, drain                                 time.Duration
 }
 
 func newSidecarCmd() *cobra.Command {
@@ -54,6 +58,7 @@ USHER_AFFINITY_SECRET, the same for all.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.App, "app", "", "the service, as http://127.0.0.1:3000 (required)")
 	flags.StringVar(&f.listen, "listen", "127.0.0.1:3100", "address of the sidecar")
+	flags.StringVar(&f.metrics, "metrics-listen", "", "address of /metrics for Prometheus, as 127.0.0.1:3101 (default: none)")
 	flags.StringVar(&f.Addr, "addr", "", "address at which the others reach it (default: --listen)")
 	flags.StringVar(&f.key, "key", "", "where requests have their session's key: header:NAME, cookie:NAME, query:NAME, path:/accounts/{key} or json:FIELD; several with commas (required)")
 	flags.StringVar(&f.Space, "space", "app", "name that the instances of the service have in common")
@@ -136,6 +141,13 @@ func (f *sidecarFlags) serve(cmd *cobra.Command, log *slog.Logger) (err error) {
 		return fmt.Errorf("--listen %s: %w", f.listen, err)
 	}
 	defer l.Close()
+	var figures net.Listener
+	if f.metrics != "" {
+		if figures, err = net.Listen("tcp", f.metrics); err != nil {
+			return fmt.Errorf("--metrics-listen %s: %w", f.metrics, err)
+		}
+		defer figures.Close()
+	}
 	f.Directory, f.Logger = d, log
 	f.Lock = keylock.Options{MaxHold: f.hold, MaxWait: f.wait}
 	if f.Addr == "" {
@@ -166,6 +178,17 @@ func (f *sidecarFlags) serve(cmd *cobra.Command, log *slog.Logger) (err error) {
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
 	ended := make(chan error, 1)
 	go func() { ended <- srv.Serve(l) }()
+	if figures != nil {
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+			affinitymetrics.Owner(f.Space, s), affinitymetrics.Gateway(f.Space, s.Gateway))
+		mux := http.NewServeMux()
+		mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+		srv := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute}
+		defer srv.Close()
+		go srv.Serve(figures) //nolint:errcheck // it ends with the sidecar
+		log.Info("figures are shown", "listen", figures.Addr().String(), "sidecar", l.Addr().String())
+	}
 	log.Info("the sidecar is up", "listen", l.Addr().String(), "app", f.App, "space", f.Space, "instance", f.Instance)
 	select {
 	case err := <-ended:

@@ -5,11 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -26,8 +27,8 @@ func need(t *testing.T, program, pkg string) {
 	}
 }
 
-// run starts a program that ends with the test, and returns the first line of what it says.
-func run(t *testing.T, env []string, name string, args ...string) (*exec.Cmd, string) {
+// run starts a program that ends with the test, and returns the first line of what it says in which the word is.
+func run(t *testing.T, word string, env []string, name string, args ...string) (*exec.Cmd, string) {
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -45,9 +46,11 @@ func run(t *testing.T, env []string, name string, args ...string) (*exec.Cmd, st
 	w.Close()
 	t.Cleanup(func() { kill(cmd) })
 	br := bufio.NewReader(r)
-	line, err := br.ReadString('\n')
-	if err != nil {
-		t.Fatalf("%s says nothing: %v", name, err)
+	line := ""
+	for all := ""; line == "" || !strings.Contains(line, word); all += line {
+		if line, err = br.ReadString('\n'); err != nil {
+			t.Fatalf("%s does not say %q: %v\n%s", name, word, err, all)
+		}
 	}
 	go func() { _, _ = io.Copy(io.Discard, br); r.Close() }()
 	return cmd, strings.TrimSpace(line)
@@ -60,14 +63,38 @@ func kill(cmd *exec.Cmd) {
 	}
 }
 
-func freeAddr(t *testing.T) string {
+// startRedis starts a Redis on a port below those that the system hands out to others, and returns its address.
+func startRedis(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	for try := range 20 {
+		port := fmt.Sprint(10_000 + rand.IntN(20_000))
+		cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir())
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { kill(cmd) })
+		for sc := bufio.NewScanner(out); sc.Scan(); {
+			if strings.Contains(sc.Text(), "Ready to accept connections") {
+				go func() { _, _ = io.Copy(io.Discard, out) }()
+				return "127.0.0.1:" + port
+			}
+		}
+		t.Logf("try %d: port %s is taken", try, port)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("no port for Redis")
+	return ""
+}
+
+// ownIP is a loopback address that nobody else uses: a port of it that a process left refuses connections.
+func ownIP() string {
+	if runtime.GOOS != "linux" {
+		return "127.0.0.1"
+	}
+	return fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
 }
 
 type answer struct{ PID, Views int }
@@ -90,28 +117,23 @@ func TestSessionsOfTwoNodes(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", usher, "../../cmd/usher").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	redis := freeAddr(t)
-	_, port, _ := net.SplitHostPort(redis)
-	run(t, nil, "redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--dir", t.TempDir())
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		if c, err := net.Dial("tcp", redis); err == nil {
-			c.Close()
-			break
-		} else if time.Now().After(end) {
-			t.Fatal(err)
-		}
-	}
+	redis := startRedis(t)
 	type instance struct {
 		app, side *exec.Cmd
 		url       string
+		figures   string
 	}
 	var all []instance
 	for i := range 2 {
-		app, line := run(t, []string{"PORT=0"}, "node", "server.js")
-		listen := freeAddr(t)
-		side, _ := run(t, []string{"USHER_AFFINITY_SECRET=a-secret-of-this-test"}, usher, "sidecar", "--peers", "--redis", redis, "--key", "header:X-Account",
-			"--close", "/usher/close", "--instance", fmt.Sprint("node-", i), "--listen", listen, "--app", "http://127.0.0.1:"+strings.TrimPrefix(line, "listening "))
-		all = append(all, instance{app, side, "http://" + listen})
+		app, line := run(t, "listening", []string{"PORT=0"}, "node", "server.js")
+		side, shown := run(t, "figures are shown", []string{"USHER_AFFINITY_SECRET=a-secret-of-this-test"}, usher, "sidecar", "--peers", "--redis", redis, "--key", "header:X-Account",
+			"--close", "/usher/close", "--instance", fmt.Sprint("node-", i), "--listen", ownIP()+":0", "--metrics-listen", "127.0.0.1:0", "--log-format", "json",
+			"--app", "http://127.0.0.1:"+strings.TrimPrefix(line, "listening "))
+		var figures struct{ Listen, Sidecar string }
+		if err := json.Unmarshal([]byte(shown), &figures); err != nil || figures.Sidecar == "" {
+			t.Fatalf("%s: %v", shown, err)
+		}
+		all = append(all, instance{app, side, "http://" + figures.Sidecar, "http://" + figures.Listen})
 	}
 	var owner answer
 	for i := range all { // the second is asked as soon as it is up
@@ -140,6 +162,23 @@ func TestSessionsOfTwoNodes(t *testing.T) {
 	wg.Wait()
 	if a, _, err := ask(all[0].url + "/view"); err != nil || a.Views != 41 {
 		t.Errorf("%d views of 41: two requests used one session at once; %v", a.Views, err)
+	}
+	for _, in := range all { // one of them owns the session; nobody was forced
+		res, err := http.Get(in.figures + "/metrics")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		n := 0
+		if in.app.Process.Pid == owner.PID {
+			n = 1
+		}
+		for _, want := range []string{fmt.Sprintf(`usher_affinity_sessions{space="app"} %d`, n), `usher_keylock_forced_total{space="app"} 0`, `usher_route_not_owner_total{route="app"}`} {
+			if !strings.Contains(string(b), want) {
+				t.Errorf("%s is not in the figures:\n%s", want, b)
+			}
+		}
 	}
 	// The machine that has it dies; the next login is at the other one.
 	rest := all[0]

@@ -65,7 +65,7 @@ func TestRoutes(t *testing.T) {
 	}
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(r)
-	if got, err := reg.Gather(); err != nil || len(got) != 7 {
+	if got, err := reg.Gather(); err != nil || len(got) != 9 {
 		t.Errorf("%v %v", got, err)
 	}
 	for says, wrong := range map[string]config.Route{
