@@ -38,8 +38,8 @@ see their place fall, and are let in as others leave.`,
 			root.AddCommand(c)
 		}
 	}
-	add("run", newServeCmd(), newSidecarCmd(), newDemoCmd(startDemoServer))
-	add("operate", newRoomsCmd(), newKeysCmd())
+	add("run", newServeCmd(), newKeepCmd(), newSidecarCmd(), newDemoCmd(startDemoServer))
+	add("operate", newRoomsCmd(), newConnectionsCmd(), newKeysCmd())
 	add("prepare", newValidateCmd(), newPageCmd(), newBenchCmd())
 	root.AddCommand(newVersionCmd())
 	return root

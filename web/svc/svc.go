@@ -70,11 +70,15 @@ func New(o Options) (*Server, error) {
 // Handle adds another part of the API, behind the same tokens; pattern is http.ServeMux's.
 func (s *Server) Handle(pattern string, h http.Handler) { s.mux.Handle(pattern, h) }
 
-// Mount puts the API in front of next, which keeps every other path.
+// Mount puts the API, and with Connections the page /keeper, in front of next, which keeps every other path.
 func (s *Server) Mount(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasPrefix(r.URL.Path, "/svc/v1/") {
 			s.ServeHTTP(w, r)
+			return
+		}
+		if s.opts.Connections != nil && r.URL.Path == "/keeper" {
+			keeperPage(w, r)
 			return
 		}
 		next.ServeHTTP(w, r)

@@ -1,0 +1,50 @@
+package keep
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/redis/rueidis"
+
+	"github.com/ushergo/usher/engine/dynamodb"
+	"github.com/ushergo/usher/engine/memory"
+	"github.com/ushergo/usher/keeper"
+	"github.com/ushergo/usher/keeper/sqlsink"
+	"github.com/ushergo/usher/lease"
+)
+
+func (k *Keep) openStore(ctx context.Context, _ rueidis.Client) (lease.Store, error) {
+	c := &k.cfg.Keeper
+	switch {
+	case c.Store == "dynamodb":
+		client, err := dynamodb.Client(ctx, dynamodb.Settings{Region: c.DynamoDB.Region, Endpoint: c.DynamoDB.Endpoint})
+		if err != nil {
+			return nil, err
+		}
+		return dynamodb.NewLeases(client, c.DynamoDB.Table), nil
+	case k.cfg.Engine.Kind == "redis":
+		return nil, fmt.Errorf("engine.kind: redis has no leases in this build yet")
+	}
+	s, err := memory.OpenLeases(k.cfg.Engine.Dir, c.Space, memory.LeaseOptions{Logger: k.log, NoSync: k.cfg.Engine.Durability == "none"})
+	if err != nil {
+		return nil, err
+	}
+	k.close = append(k.close, s.Close)
+	return s, nil
+}
+
+func (k *Keep) openSink(ctx context.Context) (keeper.Sink, error) {
+	url := k.sinkURL()
+	if strings.HasPrefix(url, "dynamodb:") {
+		return nil, fmt.Errorf("dynamodb: is not in this build yet")
+	}
+	s, err := sqlsink.Open(ctx, url, k.cfg.Keeper.Lanes)
+	if err != nil {
+		return nil, err
+	}
+	k.close = append(k.close, s.Close)
+	return s, nil
+}
+
+func redacted(url string) string { return sqlsink.Redacted(url) }
