@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -100,6 +101,9 @@ func (r *Relay) setPaused(ctx context.Context, paused bool) error {
 	return nil
 }
 
+// ErrManyPartitions is Seek's for a position, which belongs to one partition, where there are several.
+var ErrManyPartitions = errors.New("relay: a position says nothing where there are several partitions")
+
 // Seek begins again from somewhere, with all partitions: what is sent twice has the same Event.ID. Whoever carries a
 // partition loses it, and nothing of its cursor counts any more. From.After is for sources with one partition.
 func (r *Relay) Seek(ctx context.Context, from From) error {
@@ -112,7 +116,7 @@ func (r *Relay) Seek(ctx context.Context, from From) error {
 		return err
 	}
 	if from.After != "" && len(rows) > 1 {
-		return fmt.Errorf("relay %s: it has %d partitions, and a position belongs to one: give a time", r.o.ID, len(rows))
+		return fmt.Errorf("%w: %s has %d; give a time", ErrManyPartitions, r.o.ID, len(rows))
 	}
 	m.Start, m.Resumed = from.cursor(), nil
 	if _, err := r.o.Leases.Delete(ctx, markerID); err != nil {

@@ -17,6 +17,9 @@ type Redrive struct {
 	IDs       []string // events; empty: all there are when it begins
 	PerSecond float64  // letters; default 50
 	Limit     int      // letters at most; 0: all
+	// Before leaves out letters that failed after it; default: now. A redrive that is done in several calls gives the same
+	// time to each, and ends.
+	Before time.Time
 }
 
 // Redriven is what became of it.
@@ -93,7 +96,10 @@ func (r *Relay) eachLetter(ctx context.Context, d Redrive, f func(Letter) error)
 	if len(d.IDs) > 0 {
 		return nil
 	}
-	began := time.Now()
+	before := d.Before
+	if before.IsZero() {
+		before = time.Now()
+	}
 	for after := uint64(0); ; {
 		page, err := r.o.Dead.List(ctx, r.o.ID, after, 100)
 		if err != nil || len(page) == 0 {
@@ -101,7 +107,7 @@ func (r *Relay) eachLetter(ctx context.Context, d Redrive, f func(Letter) error)
 		}
 		for _, l := range page {
 			after = l.Seq
-			if l.Last.After(began) {
+			if l.Last.After(before) {
 				continue
 			}
 			if err := f(l); err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/ushergo/usher/relay"
 	"github.com/ushergo/usher/room"
 	"github.com/ushergo/usher/token"
 )
@@ -40,6 +41,9 @@ func (s *Server) adminRoutes() *router {
 			handle(c)
 		})
 	}
+	ofRelay := func(handle func(*call, *relay.Relay)) func(*call) {
+		return admin(func(c *call) { c.ofRelay(handle) })
+	}
 	return newRouter([]*route{
 		{method: "GET", path: "/admin/v1/rooms", handle: admin((*call).listRooms)},
 		{method: "GET", path: one, handle: ofRoom((*call).getRoom)},
@@ -52,6 +56,15 @@ func (s *Server) adminRoutes() *router {
 		{method: "POST", path: "/admin/v1/nodes/{id}/drain", handle: admin((*call).drainNode)},
 		{method: "GET", path: "/admin/v1/routes", handle: admin((*call).routes)},
 		{method: "POST", path: "/admin/v1/routes/{id}/drain", handle: admin((*call).drainInstance)},
+		{method: "GET", path: "/admin/v1/relays", handle: admin((*call).listRelays)},
+		{method: "GET", path: "/admin/v1/relays/{id}", handle: ofRelay((*call).getRelay)},
+		{method: "POST", path: "/admin/v1/relays/{id}/pause", handle: ofRelay((*call).pauseRelay)},
+		{method: "POST", path: "/admin/v1/relays/{id}/resume", handle: ofRelay((*call).resumeRelay)},
+		{method: "POST", path: "/admin/v1/relays/{id}/seek", handle: ofRelay((*call).seekRelay)},
+		{method: "GET", path: "/admin/v1/relays/{id}/dlq", handle: ofRelay((*call).listLetters)},
+		{method: "GET", path: "/admin/v1/relays/{id}/dlq/letter", handle: ofRelay((*call).getLetter)},
+		{method: "POST", path: "/admin/v1/relays/{id}/dlq/redrive", handle: ofRelay((*call).redriveLetters)},
+		{method: "POST", path: "/admin/v1/relays/{id}/dlq/drop", handle: ofRelay((*call).dropLetters)},
 		{method: "POST", path: "/admin/v1/keys/rotate", handle: admin((*call).rotateKeys)},
 		{method: "GET", path: "/admin/v1/dashboard", handle: admin((*call).dashboard)},
 		{method: "GET", path: "/admin/v1/analysis", handle: admin((*call).analysis)},

@@ -50,6 +50,9 @@ type Options struct {
 	Routes    func() []Route
 	Directory affinity.Store
 
+	// Relays that this node carries, or would: the admin API shows and steers them. Default: none.
+	Relays Relays
+
 	Registry *prometheus.Registry // default: a new one
 	Logger   *slog.Logger         // default: discards
 	Tracer   trace.Tracer         // default: no traces

@@ -88,5 +88,6 @@ func needRestart(old, cfg *config.Config) []string {
 	differ("node", old.Node, cfg.Node)
 	differ("trusted_proxies", old.TrustedProxies, cfg.TrustedProxies)
 	differ("egress", old.Egress, cfg.Egress)
+	differ("relay", old.Relay, cfg.Relay)
 	return out
 }

@@ -60,6 +60,7 @@ type Server struct {
 	gates         *gates
 	shared        *collapse
 	routes        *routes.Routes
+	relays        *carriers // nil: none are configured
 	front         *web.Server
 	traces        *sdktrace.TracerProvider
 
@@ -157,6 +158,9 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	if err != nil {
 		return err
 	}
+	if err := s.openRelays(ctx, registry); err != nil {
+		return err
+	}
 	s.shared = newCollapse()
 	if err := s.shared.apply(s.cfg.Rooms); err != nil {
 		return err
@@ -173,6 +177,9 @@ func (s *Server) up(ctx context.Context, opts options) error {
 		options.Fleet = fleet{s.engine.nodes}
 	}
 	options.Routes, options.Directory = func() []web.Route { return s.routes.List() }, s.engine.directory
+	if s.relays != nil {
+		options.Relays = s.relays
+	}
 	if s.front, err = web.New(options); err != nil {
 		return err
 	}

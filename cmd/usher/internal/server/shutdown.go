@@ -80,6 +80,7 @@ func (s *Server) down() error {
 	if s.routes != nil {
 		s.routes.Close()
 	}
+	errs = append(errs, s.relays.close()) // before the engine, which their cursors and letters are kept in
 	if s.gates != nil {
 		s.gates.close()
 	}

@@ -1,0 +1,59 @@
+package relays
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"github.com/ushergo/usher/config"
+	"github.com/ushergo/usher/egress"
+	"github.com/ushergo/usher/relay"
+	"github.com/ushergo/usher/relay/lines"
+	"github.com/ushergo/usher/relay/sqltable"
+	"github.com/ushergo/usher/relay/webhook"
+)
+
+// means is what sources and sinks are made with.
+type means struct {
+	rooms  func(ids []string) (relay.Source, error) // nil: there are none here
+	egress []netip.Prefix
+	stdout io.Writer
+}
+
+// openSource makes the source of a relay. ctx bounds the opening alone.
+func (m *means) openSource(_ context.Context, r *config.Relay) (relay.Source, error) {
+	from := &r.From
+	switch kinds := from.Kinds(); {
+	case len(kinds) != 1:
+		return nil, fmt.Errorf("relay %s: from needs one source, and names %d", r.ID, len(kinds))
+	case kinds[0] == "rooms" && m.rooms != nil:
+		return m.rooms(from.Rooms)
+	default:
+		return nil, fmt.Errorf("relay %s: from.%s cannot be read here", r.ID, kinds[0])
+	}
+}
+
+// openSink makes the sink of a relay. ctx bounds the opening alone.
+func (m *means) openSink(_ context.Context, r *config.Relay) (relay.Sink, error) {
+	to := &r.To
+	kinds := to.Kinds()
+	if len(kinds) != 1 {
+		return nil, fmt.Errorf("relay %s: to needs one sink, and names %d", r.ID, len(kinds))
+	}
+	switch kinds[0] {
+	case "webhook":
+		dialer := &egress.Dialer{Allow: m.egress}
+		return webhook.New(to.Webhook.URL, webhook.Options{
+			Secret: to.Webhook.Secret.Reveal(), Concurrency: to.Webhook.Concurrency, Timeout: min(r.Timeout, 30*time.Second), Dial: dialer.DialContext,
+		})
+	case "sql":
+		return sqltable.Open(sqltable.Kind(to.SQL.Driver), to.SQL.DSN.Reveal(), to.SQL.Table)
+	case "file":
+		return lines.Open(to.File.Path, to.File.Sync)
+	case "stdout":
+		return lines.To(m.stdout), nil
+	}
+	return nil, fmt.Errorf("relay %s: to.%s is not in this build", r.ID, kinds[0])
+}
