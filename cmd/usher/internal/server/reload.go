@@ -88,6 +88,7 @@ func needRestart(old, cfg *config.Config) []string {
 	differ("node", old.Node, cfg.Node)
 	differ("trusted_proxies", old.TrustedProxies, cfg.TrustedProxies)
 	differ("egress", old.Egress, cfg.Egress)
+	differ("keeper", old.Keeper, cfg.Keeper)
 	differ("relay", old.Relay, cfg.Relay)
 	return out
 }

@@ -21,6 +21,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/ushergo/usher/affinity/gateway"
+	"github.com/ushergo/usher/cmd/usher/internal/keep"
 	"github.com/ushergo/usher/cmd/usher/internal/routes"
 	"github.com/ushergo/usher/config"
 	"github.com/ushergo/usher/instances"
@@ -60,6 +61,9 @@ type Server struct {
 	gates         *gates
 	shared        *collapse
 	routes        *routes.Routes
+	keep          *keep.Keep // nil: no keeper: section
+	stopKeep      context.CancelFunc
+	keepEnded     chan error
 	relays        *carriers // nil: none are configured
 	front         *web.Server
 	traces        *sdktrace.TracerProvider
@@ -187,7 +191,15 @@ func (s *Server) up(ctx context.Context, opts options) error {
 		s.front.DrainSoon()
 	}
 
-	services, err := svc.New(svc.Options{Tokens: reveal(s.cfg.Service.Tokens), Gate: s.gates.service, Logger: s.log})
+	var connections *svc.Connections
+	if s.cfg.Keeper.On {
+		s.keep, err = keep.Open(ctx, keep.Options{Config: s.cfg, Redis: s.engine.redis.client, Registry: registry, Logger: s.log})
+		if err != nil {
+			return err
+		}
+		connections = s.keep.Connections()
+	}
+	services, err := svc.New(svc.Options{Tokens: reveal(s.cfg.Service.Tokens), Gate: s.gates.service, Connections: connections, Logger: s.log})
 	if err != nil {
 		return err
 	}
@@ -200,6 +212,7 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	background, stop := context.WithCancel(context.Background())
 	s.stopBackground = stop
 	s.background.Go(func() { s.keepKeys(background) })
+	s.startKeep()
 	s.serve(s.public, s.routes.Handler(s.front.Public()))
 	s.serve(s.admin, services.Mount(s.front.Admin()))
 	s.serveScaler()

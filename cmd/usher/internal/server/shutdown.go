@@ -15,6 +15,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	s.stopOnce.Do(func() {
 		began := time.Now()
 		s.leaving.Store(true)
+		s.letGo() // connections go to other workers while visitors are drained
 		s.log.Info("stopping", "drain", s.cfg.Node.Drain.String())
 		// Ready is 503; a balancer that looks every few seconds sends new visitors elsewhere before we stop accepting.
 		// Nobody waits where nobody is connected.
@@ -67,6 +68,9 @@ func (s *Server) down() error {
 	cut, cancel := context.WithCancel(context.Background())
 	cancel()
 	s.scaler.shutdown(cut)
+	if err := s.closeKeep(); err != nil {
+		errs = append(errs, err)
+	}
 	if s.front != nil {
 		s.front.Close()
 	}
