@@ -70,7 +70,7 @@ func table() []rule {
 		{folder: "config", ours: []string{"room"}, others: []string{"go.yaml.in/yaml/"}, why: "config turns a file into values"},
 
 		{folder: "cmd/...", ours: []string{"*"}, others: []string{"*"}, http: true, why: "cmd puts everything together"},
-		{folder: "examples/...", ours: append(features(), "gate/gatehttp", "admission", "web", "config", "examples/...", "engine/memory", "engine/redis"), others: []string{"*"}, http: true, why: "examples use public packages, as a reader would"},
+		{folder: "examples/...", ours: append(features(), "keeper", "keeper/...", "egress", "engine/dynamodb", "gate/gatehttp", "admission", "web", "config", "examples/...", "engine/memory", "engine/redis"), others: []string{"*"}, http: true, why: "examples use public packages, as a reader would"},
 		{folder: "internal/...", ours: []string{"*"}, others: []string{"*"}, http: true, why: "helpers of commands and tests"},
 	}
 }
