@@ -63,6 +63,41 @@ func connect(kind, addr string, n int) (*clients, error) {
 // dial connects by hand: what a library would add is no concern of the server's.
 func (c *clients) dial() (net.Conn, error) {
 	protocol, say, hear := hello(c.kind)
+	return c.open(protocol, say, hear)
+}
+
+// dialAs connects to a house as the waiter of a number, subscribed to what a page is.
+func (c *clients) dialAs(n int) (net.Conn, error) {
+	say := fmt.Sprintf("CONNECT\naccept-version:1.2\nhost:x\nticket:%d\n\n\x00", n)
+	nc, err := c.open("v12.stomp", say, "CONNECTED")
+	if err != nil {
+		return nil, err
+	}
+	name := nc.(*greeted).ticket
+	say = ""
+	for _, topic := range []string{"admission/" + name, "timeout/" + name, "rank/" + name, "stats/premiere"} {
+		say += "SUBSCRIBE\nid:" + topic[:1] + "\ndestination:/topic/" + topic + "\n\n\x00"
+	}
+	return nc, c.say(nc, say)
+}
+
+// greeted is a connection whose CONNECTED named a ticket.
+type greeted struct {
+	net.Conn
+	ticket string
+}
+
+// say writes one masked text frame.
+func (c *clients) say(nc net.Conn, text string) error {
+	frame := []byte{0x81, 0x80 | 126, byte(len(text) >> 8), byte(len(text)), 0, 0, 0, 0}
+	if len(text) < 126 {
+		frame = []byte{0x81, 0x80 | byte(len(text)), 0, 0, 0, 0}
+	}
+	_, err := nc.Write(append(frame, text...))
+	return err
+}
+
+func (c *clients) open(protocol, say, hear string) (net.Conn, error) {
 	nc, err := net.DialTimeout("tcp", c.addr, 20*time.Second)
 	if err != nil {
 		return nil, err
@@ -91,16 +126,20 @@ func (c *clients) dial() (net.Conn, error) {
 		return nil, err
 	}
 	if say != "" {
-		frame := []byte{0x81, 0x80 | 126, byte(len(say) >> 8), byte(len(say)), 0, 0, 0, 0}
-		if len(say) < 126 {
-			frame = []byte{0x81, 0x80 | byte(len(say)), 0, 0, 0, 0}
-		}
-		if _, err := nc.Write(append(frame, say...)); err != nil {
+		if err := c.say(nc, say); err != nil {
 			return nil, err
 		}
 		if err := await(hear); err != nil {
 			return nil, err
 		}
+	}
+	if hear == "CONNECTED" {
+		if err := await("\n\n\x00"); err != nil {
+			return nil, err
+		}
+		_, name, _ := bytes.Cut(seen, []byte("ticket-id:"))
+		name, _, _ = bytes.Cut(name, []byte("\n"))
+		nc = &greeted{nc, string(name)}
 	}
 	return nc, nc.SetDeadline(time.Time{})
 }

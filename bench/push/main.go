@@ -18,11 +18,20 @@ func main() {
 	serve := flag.String("serve", "", "be the server of this kind (internal)")
 	conns := flag.Int("conns", 15000, "connections")
 	rounds := flag.Int("rounds", 5, "broadcasts")
-	only := flag.String("only", "", "kinds to run, comma-separated; default all of "+strings.Join(kinds, ","))
+	only := flag.String("only", "", "kinds to run, comma-separated; none: none; default all of "+strings.Join(kinds, ","))
+	waiters := flag.Int("waiters", 100_000, "waiters of one room, for the CPU share and the delay of an admission; 0 leaves it out")
+	sockets := flag.Int("sockets", 15_000, "of them on WebSockets, the first in line; the others are in the server's process")
+	seconds := flag.Int("seconds", 30, "for so long")
 	rate := flag.Int("drain", 1500, "drain rate, a second; 0 leaves drain and storm out")
 	flag.Parse()
 	if *serve != "" {
-		if err := serveKind(*serve); err != nil {
+		err := error(nil)
+		if *serve == "house" {
+			err = serveHouse(*waiters, *sockets)
+		} else {
+			err = serveKind(*serve)
+		}
+		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -32,10 +41,29 @@ func main() {
 	if *only != "" {
 		list = strings.Split(*only, ",")
 	}
+	if *only != "none" {
+		peers(list, *conns, *rounds)
+	}
+	if *rate > 0 {
+		if err := leave(*conns, *rate); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+	if *waiters > 0 {
+		if err := packed(*waiters, *sockets, 20, *seconds); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+	}
+}
+
+// peers prints the table.
+func peers(list []string, conns, rounds int) {
 	fmt.Printf("%-18s %12s %14s %14s %14s\n", "", "KB/conn", "µs CPU/accept", "µs CPU/frame", "to the last")
 	var first figures
 	for i, kind := range list {
-		f, err := measure(kind, *conns, *rounds)
+		f, err := measure(kind, conns, rounds)
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", kind, err)
 			continue
@@ -44,12 +72,6 @@ func main() {
 			first = f
 		}
 		fmt.Printf("%-18s %12.1f %14.0f %14.1f %14s   × %.1f %.1f %.1f\n", kind, f.kb, f.accept, f.frame, f.last.Round(time.Millisecond), f.kb/first.kb, f.accept/first.accept, f.frame/first.frame)
-	}
-	if *rate > 0 {
-		if err := leave(*conns, *rate); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
 	}
 }
 
@@ -72,11 +94,16 @@ type state struct {
 	RSS   float64 // KB
 	CPU   float64 // µs, since it began
 	Conns int
-	Note  string
+	// Of a house.
+	Frames int64
+	Level  int
+	Note   string
 }
 
-func start(kind string) (*child, error) {
-	cmd := exec.Command(os.Args[0], "-serve", kind)
+func start(kind string) (*child, error) { return startArgs("-serve", kind) }
+
+func startArgs(args ...string) (*child, error) {
+	cmd := exec.Command(os.Args[0], args...)
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -90,6 +117,7 @@ func start(kind string) (*child, error) {
 		return nil, err
 	}
 	c := &child{cmd: cmd, in: json.NewEncoder(in), out: bufio.NewScanner(out)}
+	c.out.Buffer(nil, 16<<20)
 	s, err := c.read()
 	c.addr = s.Addr
 	return c, err

@@ -50,6 +50,7 @@ func (s *step) judge(ev *evidence) Step {
 			out.Latency = append(out.Latency, Latency{o.String(), t.response[o].summary(), t.service[o].summary()})
 		}
 	}
+	out.PlaceUpdates, out.EnterToAdmitted = t.updates.summary(), t.wait.summary()
 	for kind, n := range t.errors {
 		out.Errors = append(out.Errors, Errors{kind, n})
 	}

@@ -46,20 +46,22 @@ type Options struct {
 
 // Step is the run of one size.
 type Step struct {
-	Visitors    int       `json:"visitors"`
-	StartedAt   time.Time `json:"started_at"`
-	DurationS   float64   `json:"duration_s"`
-	Interrupted bool      `json:"interrupted"`
-	Faults      Faults    `json:"faults"`
-	Crowd       Crowd     `json:"crowd"`
-	Latency     []Latency `json:"latency"`
-	Told        *Quantile `json:"freed_to_told"` // from the admission in the log to the client that knows; null without the log
-	Admissions  Rate      `json:"admissions"`
-	Errors      []Errors  `json:"errors"`
-	Server      Server    `json:"server"`
-	Client      Client    `json:"client"`
-	Series      Series    `json:"series"`
-	Samples     []Sample  `json:"samples"`
+	Visitors        int       `json:"visitors"`
+	StartedAt       time.Time `json:"started_at"`
+	DurationS       float64   `json:"duration_s"`
+	Interrupted     bool      `json:"interrupted"`
+	Faults          Faults    `json:"faults"`
+	Crowd           Crowd     `json:"crowd"`
+	Latency         []Latency `json:"latency"`
+	Told            *Quantile `json:"freed_to_told"`     // from the admission in the log to the client that knows; null without the log
+	PlaceUpdates    Quantile  `json:"place_updates"`     // from one place told to a waiter to the next
+	EnterToAdmitted Quantile  `json:"enter_to_admitted"` // from when enter was due to the client that knows it is in
+	Admissions      Rate      `json:"admissions"`
+	Errors          []Errors  `json:"errors"`
+	Server          Server    `json:"server"`
+	Client          Client    `json:"client"`
+	Series          Series    `json:"series"`
+	Samples         []Sample  `json:"samples"`
 }
 
 // Faults must all be 0.

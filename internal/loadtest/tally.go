@@ -14,6 +14,8 @@ type tally struct {
 	response [opCount]histogram // from the moment an act was due
 	service  [opCount]histogram // from the moment it was sent
 	line     [opCount]timeline  // of response
+	updates  histogram          // from one place told to a waiter to the next
+	wait     histogram          // from enter to knowing of the admission
 	errors   map[string]int64   // "enter: timeout"
 	samples  map[int32][]point
 	counts   counts
@@ -78,6 +80,9 @@ func (t *tally) exchange(v *visitor, o op, intended, sent, now time.Time, ok boo
 			t.rtt, t.skew = rtt, v.at.Sub(sent.Add(rtt/2))
 		}
 	}
+	if n.ticket {
+		v.enteredAt = intended
+	}
 	t.learn(v, o, now, n, reason)
 }
 
@@ -101,7 +106,14 @@ func (t *tally) learn(v *visitor, o op, now time.Time, n *news, reason string) {
 		}
 		t.owners[v.ticketID] = v.index
 	}
+	if n.placed && !n.admitted {
+		if !v.placedAt.IsZero() {
+			t.updates.add(now.Sub(v.placedAt))
+		}
+		v.placedAt = now
+	}
 	if n.admitted {
+		t.wait.add(now.Sub(v.enteredAt))
 		t.counts.admitted++
 		t.counts.inside++
 		t.counts.waiting--

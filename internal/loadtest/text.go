@@ -92,7 +92,7 @@ func (p *printer) steps(steps []Step) {
 
 // stepRows is the table of a run of several sizes.
 func stepRows(steps []Step) [][]string {
-	rows := [][]string{{"visitors", "answered", "faults", "enter p50", "p99", "status p50", "p99", "told p99", "admitted/s", "server CPU", "RSS max"}}
+	rows := [][]string{{"visitors", "answered", "faults", "enter p50", "p99", "status p50", "p99", "told p99", "places each", "wait p50", "admitted/s", "server CPU", "RSS max"}}
 	for i := range steps {
 		s := &steps[i]
 		var faults int64
@@ -111,6 +111,7 @@ func stepRows(steps []Step) [][]string {
 		}
 		rows = append(rows, []string{thousands(int64(s.Visitors)), thousands(s.Crowd.Answered), thousands(faults),
 			millis(enter.P50MS), millis(enter.P99MS), millis(status.P50MS), millis(status.P99MS), told,
+			millis(s.PlaceUpdates.P50MS), millis(s.EnterToAdmitted.P50MS),
 			fmt.Sprintf("%.1f", s.Admissions.PerSecond), cpu, rss})
 	}
 	return rows
@@ -220,6 +221,12 @@ func latencyRows(s *Step, transport string) [][]string {
 	}
 	if s.Told != nil {
 		rows = append(rows, quantileRow("freed slot to told, "+toldBy(transport), s.Told))
+	}
+	if s.PlaceUpdates.Count > 0 {
+		rows = append(rows, quantileRow("between places told", &s.PlaceUpdates))
+	}
+	if s.EnterToAdmitted.Count > 0 {
+		rows = append(rows, quantileRow("enter to admitted", &s.EnterToAdmitted))
 	}
 	return rows
 }

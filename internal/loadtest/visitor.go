@@ -37,11 +37,13 @@ type visitor struct {
 	renewAt   time.Time
 	expiresAt time.Time
 
-	seenAt   time.Time // our time of the answer that said admitted
-	admitted time.Time // server's time of that answer
-	firstDue time.Time // of the act that is being repeated after errors
-	attempts int
-	claimed  bool // the admission was used
+	seenAt    time.Time // our time of the answer that said admitted
+	admitted  time.Time // server's time of that answer
+	enteredAt time.Time // when the enter that gave her a ticket was due
+	placedAt  time.Time // our time of the last place that she was told
+	firstDue  time.Time // of the act that is being repeated after errors
+	attempts  int
+	claimed   bool // the admission was used
 }
 
 type phase uint8
