@@ -9,22 +9,23 @@ import (
 
 	"github.com/ushergo/usher/engine/dynamodb"
 	"github.com/ushergo/usher/engine/memory"
+	"github.com/ushergo/usher/engine/redis"
 	"github.com/ushergo/usher/keeper"
 	"github.com/ushergo/usher/keeper/sqlsink"
 	"github.com/ushergo/usher/lease"
 )
 
-func (k *Keep) openStore(ctx context.Context, _ rueidis.Client) (lease.Store, error) {
+func (k *Keep) openStore(ctx context.Context, client rueidis.Client) (lease.Store, error) {
 	c := &k.cfg.Keeper
 	switch {
 	case c.Store == "dynamodb":
-		client, err := dynamodb.Client(ctx, dynamodb.Settings{Region: c.DynamoDB.Region, Endpoint: c.DynamoDB.Endpoint})
+		aws, err := dynamodb.Client(ctx, dynamodb.Settings{Region: c.DynamoDB.Region, Endpoint: c.DynamoDB.Endpoint})
 		if err != nil {
 			return nil, err
 		}
-		return dynamodb.NewLeases(client, c.DynamoDB.Table), nil
+		return dynamodb.NewLeases(aws, c.DynamoDB.Table), nil
 	case k.cfg.Engine.Kind == "redis":
-		return nil, fmt.Errorf("engine.kind: redis has no leases in this build yet")
+		return redis.NewLeases(client, c.Space)
 	}
 	s, err := memory.OpenLeases(k.cfg.Engine.Dir, c.Space, memory.LeaseOptions{Logger: k.log, NoSync: k.cfg.Engine.Durability == "none"})
 	if err != nil {
