@@ -47,8 +47,13 @@ const deadline = 30 * time.Second
 
 func startProcess(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
+	return startCommand(t, "serve", env, args...)
+}
+
+func startCommand(t *testing.T, name string, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, lines: make(chan map[string]any, 10_000), ended: make(chan struct{})}
-	p.cmd = exec.Command(os.Args[0], append([]string{"serve", "--log-format", "json"}, args...)...)
+	p.cmd = exec.Command(os.Args[0], append([]string{name, "--log-format", "json"}, args...)...)
 	p.cmd.Env = append(os.Environ(), append([]string{"USHER_TEST_AS_MAIN=1"}, env...)...)
 	p.cmd.Dir = t.TempDir()
 	stderr, err := p.cmd.StderrPipe()
