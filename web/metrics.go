@@ -21,6 +21,7 @@ var (
 	descWaiting  = prometheus.NewDesc("usher_room_waiting", "Living waiters.", []string{"room"}, nil)
 	descActive   = prometheus.NewDesc("usher_room_active", "Admitted tickets whose session has not ended.", []string{"room"}, nil)
 	descLimit    = prometheus.NewDesc("usher_room_limit", "Sessions allowed at one moment; absent where there is no limit.", []string{"room"}, nil)
+	descInsts    = prometheus.NewDesc("usher_room_instances", "Living instances that the limit goes by; absent without capacity.per_instance.", []string{"room"}, nil)
 	descAdmitted = prometheus.NewDesc("usher_room_admitted_total", "Tickets ever admitted.", []string{"room"}, nil)
 	descIssued   = prometheus.NewDesc("usher_room_tickets_issued_total", "Tickets ever issued: the last seq.", []string{"room"}, nil)
 	descState    = prometheus.NewDesc("usher_room_state", "1 for the state that the room is in: open, paused, closed, not_open or prequeue.", []string{"room", "state"}, nil)
@@ -78,7 +79,7 @@ func (m *httpMetrics) time(listener string, routes ...*route) {
 
 // Describe implements prometheus.Collector.
 func (m *httpMetrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descWaiting, descActive, descLimit, descAdmitted, descIssued, descState, descRevision, descStreams, descPushed, descSlow, descSlowed,
+	for _, d := range []*prometheus.Desc{descWaiting, descActive, descLimit, descInsts, descAdmitted, descIssued, descState, descRevision, descStreams, descPushed, descSlow, descSlowed,
 		descClosed, descFrames, descBytes, descResets, descCost, descPace, descEngine, descDraining, descBuild} {
 		ch <- d
 	}
@@ -95,6 +96,9 @@ func (m *httpMetrics) Collect(ch chan<- prometheus.Metric) {
 		gauge(descActive, float64(sum.Active), id)
 		if sum.Limit != room.Unlimited {
 			gauge(descLimit, float64(sum.Limit), id)
+		}
+		if sum.Config.Capacity.PerInstance > 0 {
+			gauge(descInsts, float64(sum.Instances), id)
 		}
 		gauge(descRevision, float64(sum.Revision), id)
 		now := room.EffectiveState(sum.State, sum.Phase)
