@@ -308,6 +308,7 @@ func (h *roomHost) bringRoot(ctx context.Context, at room.Cursor) error {
 		if r.machine != nil && !r.machine.Cursor.Before(at) {
 			var root roomRoot
 			root.n, root.root = r.machine.Entered()
+			root.seedHash = r.machine.Summary().Opening.SeedHash
 			r.mu.Unlock()
 			h.mu.Lock()
 			h.root = root

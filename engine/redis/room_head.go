@@ -6,7 +6,6 @@ import (
 	"math"
 	"regexp"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/ushergo/usher/room"
@@ -46,7 +45,7 @@ func readRoomHead(key, raw string, text map[string]string) (*roomHead, error) {
 	for i := range h.values {
 		h.values[i] = roomDouble(raw[8*i:])
 	}
-	if n != len(headNames)+2*h.int("orders")+2*h.int("draws")+3*h.int("cuts") {
+	if n != len(headNames)+2*h.int("orders")+2*h.int("draws")+4*h.int("cuts") {
 		return nil, fmt.Errorf("%w: redis: key %s is damaged", room.ErrLayout, key)
 	}
 	return h, nil
@@ -113,24 +112,15 @@ func (h *roomHead) draws() (list [][2]uint64) {
 	return list
 }
 
-// tokenBefore is when tokens end that were signed under a longer idle or max for a session begun at start; room_step.lua's
-// token_before.
-func (h *roomHead) tokenBefore(start time.Duration) (t time.Duration) {
+// tokenBefore is when tokens end that were signed before idle or max was cut, for a session begun at start after so many
+// cuts; room_step.lua's token_before.
+func (h *roomHead) tokenBefore(start time.Duration, cut float64) (t time.Duration) {
 	for i := range h.int("cuts") {
-		v := h.values[len(headNames)+2*h.int("orders")+2*h.int("draws")+3*i:]
-		at, idle, longest := time.Duration(v[0])*time.Microsecond, time.Duration(v[1])*time.Microsecond, time.Duration(v[2])*time.Microsecond
-		if start <= at {
+		v := h.values[len(headNames)+2*h.int("orders")+2*h.int("draws")+4*i:]
+		at, idle, longest := time.Duration(v[1])*time.Microsecond, time.Duration(v[2])*time.Microsecond, time.Duration(v[3])*time.Microsecond
+		if cut < v[0] {
 			t = max(t, min(at+idle, start+longest))
 		}
 	}
 	return t
-}
-
-// roomOfKey takes a room's name from one of its keys.
-func roomOfKey(key string) (id, part string, ok bool) {
-	rest, ok := strings.CutPrefix(key, "usher:room:{")
-	if !ok {
-		return "", "", false
-	}
-	return strings.Cut(rest, "}:")
 }

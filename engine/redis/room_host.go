@@ -36,8 +36,9 @@ type roomHost struct {
 
 // roomRoot is the Merkle root of the first n ids of the coming draw.
 type roomRoot struct {
-	n    uint64
-	root string
+	n        uint64
+	root     string
+	seedHash string // of that draw
 }
 
 const (
@@ -101,9 +102,13 @@ func (h *roomHost) wait(ctx context.Context, c *roomCommand) (room.Result, error
 
 // launch sends off what waits, if a flight is free. It is called with mu held.
 func (h *roomHost) launch() {
-	for h.flights < maxRoomFlights && len(h.queue) > 0 {
+	flights := maxRoomFlights
+	if h.store.opts.Batch == 1 {
+		flights = maxRoomBatch
+	}
+	for h.flights < flights && len(h.queue) > 0 {
 		n, heard := 0, 0
-		for n < len(h.queue) && n < maxRoomBatch && heard < maxRoomHeard {
+		for n < len(h.queue) && n < h.store.opts.Batch && heard < maxRoomHeard {
 			op := h.queue[n].cmd.Op
 			if op == room.OpConfigure || op == room.OpState { // alone: what they do may need a root
 				if n == 0 {
@@ -161,7 +166,7 @@ func (h *roomHost) fly(batch []*roomCommand) {
 // call makes one call of the script, answers the commands that it obeyed, and returns the others.
 func (h *roomHost) call(ctx context.Context, batch []*roomCommand) (left []*roomCommand, err error) {
 	h.mu.Lock()
-	args := roomArgs{moves: roomMoves, pause: h.store.opts.FailoverPause, random: rand.Uint64(), entered: h.root.n, root: h.root.root, seed: h.seed}
+	args := roomArgs{moves: roomMoves, pause: h.store.opts.FailoverPause, random: rand.Uint64(), root: h.root, seed: h.seed}
 	h.mu.Unlock()
 	if args.seed != nil {
 		args.seedHash = seedHash(args.seed)

@@ -11,7 +11,7 @@ local function coming(phase) return phase == BEFORE or phase == PREQUEUE end
 
 -- Whether that change is an opening for which the caller has not brought the root of what has entered.
 local function lacks_root(phase)
-  return H.seeded == 1 and not coming(phase) and H.pren > 0 and tonumber(ARGV[5]) ~= H.pren
+  return H.seeded == 1 and not coming(phase) and H.pren > 0 and ARGV[5] ~= num(H.pren) .. ' ' .. call('HGET', BASE .. 'text', 'seedhash')
 end
 
 -- Gives everybody of the prequeue the position that was drawn: a bitmap of ones, and those who left to be swept.
@@ -115,7 +115,8 @@ local function configure(arg)
   if not first and (idle < H.idle or max < H.max) then -- tokens signed until now last as long as they say
     while #cuts > 0 and cuts[1].at + cuts[1].idle + LEEWAY < H.now do table.remove(cuts, 1) end
     if #cuts >= 50 then table.remove(cuts, 1) end
-    cuts[#cuts + 1] = {at = H.now, idle = H.idle, max = H.max}
+    H.cut = H.cut + 1
+    cuts[#cuts + 1] = {no = H.cut, at = H.now, idle = H.idle, max = H.max}
   end
   H.revision = H.revision + 1
   H.active, H.per, H.idle, H.max, H.claim, H.hold, H.grace, H.most, H.order = active, per, idle, max, claim, hold, grace, most, order
@@ -272,16 +273,19 @@ if n > 0 then
   else
     for j = 1, n do
       if more then break end -- the rest is asked again
-      local err, seq, id, created
+      local err, c, seq, id, created
       local was = #events
       if bulk and not known[j] then
-        err, seq, id, created = 0, first, sub(ids, j * 16 - 15, j * 16), true
+        err, c, seq, id, created = 0, WAITING, first, sub(ids, j * 16 - 15, j * 16), true
         first = first + 1
       else
-        err, seq, id, created = enter(0, ZERO, sub(ids, j * 16 - 15, j * 16), args[j], sub(keys, j * 8 - 7, j * 8))
-        if j == 1 or #events > was then more = promote() end
+        err, c, seq, id, created = enter(0, ZERO, sub(ids, j * 16 - 15, j * 16), args[j], sub(keys, j * 8 - 7, j * 8))
+        if j == 1 or #events > was then
+          more = promote()
+          c = nil
+        end
       end
-      out[j] = view(err, seq, id, created)
+      out[j] = view(err, seq, id, created, c)
     end
     plain = 'V' .. table.concat(out)
   end
@@ -292,7 +296,7 @@ for j = 11, #ARGV do
   if more then break end
   local arg = ARGV[j]
   local op = byte(arg)
-  local err, seq, id, created = 0, 0, ZERO, false
+  local err, c, seq, id, created = 0, nil, 0, ZERO, false
   moves, draw_no = 0, 0
   if op == 1 or op == 2 or op == 4 or op == 5 or op == 6 then
     seq = unpack_('>d', arg, 2)
@@ -307,9 +311,8 @@ for j = 11, #ARGV do
       save()
       return reply('seed', false, 0, plain, rest, call('HGET', BASE .. 'text', 'seed'))
     end
-    err, seq, id, created = enter(seq, id, sub(arg, 26, 41), sub(arg, 42, 57), sub(arg, 58, 65))
+    err, c, seq, id, created = enter(seq, id, sub(arg, 26, 41), sub(arg, 42, 57), sub(arg, 58, 65))
   elseif op == 2 then
-    local c
     err, c = lookup(seq, id)
     if c == WAITING then hear(seq) end
   elseif op == 3 then
@@ -318,9 +321,9 @@ for j = 11, #ARGV do
       if find(s, sub(arg, o + 8, o + 23)) == WAITING then hear(s) end
     end
   elseif op == 4 or op == 5 then
-    err = use(seq, id)
+    err, c = use(seq, id)
   elseif op == 6 then
-    err = leave(seq, id)
+    err, c = leave(seq, id)
   elseif op == 7 then
     err = configure(arg)
   elseif op == 8 then
@@ -334,8 +337,10 @@ for j = 11, #ARGV do
     save()
     return reply('root', false, 0, plain, rest, num(H.pren))
   end
+  local was = #events
   more = promote() or moves >= MAX
-  if seq > 0 or err == E_NOTICKET then rest[#rest + 1] = view(err, seq, id, created) else rest[#rest + 1] = answer(err) end
+  if #events > was then c = nil end
+  if seq > 0 or err == E_NOTICKET then rest[#rest + 1] = view(err, seq, id, created, c) else rest[#rest + 1] = answer(err) end
   if op == 0 then sleep = wake() end
 end
 if n > 0 and H.line > 0 and H.interval > 0 and admitting() then sleep = math.min(sleep, math.max(rate_wait(), 1000)) end

@@ -3,7 +3,7 @@
 --
 -- KEYS: 1 the room's head; all other keys begin as it does, and share its slot.
 -- ARGV: 1 the time (µs; empty: this server's), 2 moves a step at most, 3 pause after lost writes (µs), 4 random bits (8
--- bytes), 5 and 6 how many ids of the coming draw the caller has seen and their Merkle root, 7 hash of the seed that its order
+-- bytes), 5 and 6 how many ids of the coming draw the caller has seen (and the hash of its seed) and their Merkle root, 7 hash of the seed that its order
 -- keys are of, 8 9 10 new ids, requests and order keys of enters that present no ticket, 11… other commands, packed.
 --
 -- Numbers are doubles, exact below 2^53: room time and times are µs. Positions, seqs and ticks are far below.
@@ -36,7 +36,7 @@ end
 local NAMES = {'v', 'epoch', 'n', 'at', 'clock', 'now', 'revision', 'instances', 'limit', 'state', 'phase', 'closed', 'seq',
   'admitted', 'interval', 'slack', 'next', 'frac', 'floor', 'rec', 'line', 'pre', 'pren', 'pregone', 'active', 'per', 'idle', 'max',
   'claim', 'hold', 'grace', 'most', 'order', 'opens', 'prequeue', 'closes', 'pause', 'bytes', 'gone', 'sweep', 'scan', 'seeded',
-  'orders', 'draws', 'cuts'}
+  'cut', 'orders', 'draws', 'cuts'}
 local H, orders, draws, cuts, replid = {}, {}, {}, {}, ''
 local raw = call('GET', KEYS[1])
 if raw then
@@ -56,8 +56,8 @@ if raw then
     i = i + 2
   end
   for _ = 1, H.cuts do
-    cuts[#cuts + 1] = {at = vals[i], idle = vals[i + 1], max = vals[i + 2]}
-    i = i + 3
+    cuts[#cuts + 1] = {no = vals[i], at = vals[i + 1], idle = vals[i + 2], max = vals[i + 3]}
+    i = i + 4
   end
   replid = sub(raw, -40)
 end
@@ -115,6 +115,7 @@ local function save()
     vals[#vals + 1] = d.n
   end
   for _, c in ipairs(cuts) do
+    vals[#vals + 1] = c.no
     vals[#vals + 1] = c.at
     vals[#vals + 1] = c.idle
     vals[#vals + 1] = c.max

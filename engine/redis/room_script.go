@@ -46,8 +46,7 @@ type roomArgs struct {
 	moves    int
 	pause    time.Duration
 	random   uint64
-	entered  uint64 // how many of the coming draw are in root
-	root     string
+	root     roomRoot
 	seedHash string
 	seed     []byte
 	plain    []*room.Command // enters that present no ticket
@@ -59,8 +58,8 @@ func (a *roomArgs) list() []string {
 	if a.clock != 0 {
 		clock = strconv.FormatInt(a.clock, 10)
 	}
-	if a.root != "" {
-		entered = strconv.FormatUint(a.entered, 10)
+	if a.root.n != 0 {
+		entered = strconv.FormatUint(a.root.n, 10) + " " + a.root.seedHash
 	}
 	ids, reqs, keys := make([]byte, 0, 16*len(a.plain)), make([]byte, 0, 16*len(a.plain)), []byte(nil)
 	for _, c := range a.plain {
@@ -71,7 +70,7 @@ func (a *roomArgs) list() []string {
 	}
 	list := []string{
 		clock, strconv.Itoa(a.moves), strconv.FormatInt(a.pause.Microseconds(), 10), string(binary.BigEndian.AppendUint64(nil, a.random)),
-		entered, a.root, a.seedHash, string(ids), string(reqs), string(keys),
+		entered, a.root.root, a.seedHash, string(ids), string(reqs), string(keys),
 	}
 	for _, c := range a.rest {
 		list = append(list, string(a.pack(c)))

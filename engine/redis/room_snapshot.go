@@ -58,6 +58,7 @@ func (s *Rooms) readRoom(ctx context.Context, id string) (*roomHead, map[uint64]
 type roomParts struct {
 	ids, codes, keys map[uint64]string // columns by chunk
 	sessions         map[uint64]room.SessionRecord
+	cuts             map[uint64]float64           // how often idle or max had been cut when a session began
 	late             map[uint64]room.TicketRecord // what became of tickets while the columns were read
 	lateKeys         map[uint64][8]byte
 }
@@ -87,7 +88,7 @@ func (s *Rooms) trySnapshot(ctx context.Context, id string) (*room.Machine, erro
 		return nil, fmt.Errorf("%w: %s", room.ErrNotFound, id)
 	}
 	p := &roomParts{
-		ids: map[uint64]string{}, codes: map[uint64]string{}, keys: map[uint64]string{}, sessions: map[uint64]room.SessionRecord{},
+		ids: map[uint64]string{}, codes: map[uint64]string{}, keys: map[uint64]string{}, sessions: map[uint64]room.SessionRecord{}, cuts: map[uint64]float64{},
 		late: map[uint64]room.TicketRecord{}, lateKeys: map[uint64][8]byte{},
 	}
 	if err := s.readColumns(ctx, id, p); err != nil {
@@ -170,12 +171,13 @@ func (s *Rooms) readSessions(ctx context.Context, id string, p *roomParts) error
 		for i := 0; i+1 < len(got.Elements); i += 2 {
 			seq, err := strconv.ParseUint(got.Elements[i], 10, 64)
 			v := got.Elements[i+1]
-			if err != nil || len(v) != 25 {
+			if err != nil || len(v) != 33 {
 				return fmt.Errorf("%w: redis: key %s: session %q", room.ErrLayout, key, got.Elements[i])
 			}
+			p.cuts[seq] = roomDouble(v[24:])
 			p.sessions[seq] = room.SessionRecord{
 				Seq: seq, Pos: uint64(roomDouble(v)), Start: time.Duration(roomDouble(v[8:])) * time.Microsecond,
-				Seen: time.Duration(roomDouble(v[16:])) * time.Microsecond, Claimed: v[24] == 1,
+				Seen: time.Duration(roomDouble(v[16:])) * time.Microsecond, Claimed: v[32] == 1,
 			}
 		}
 	}
@@ -309,7 +311,11 @@ func (p *roomParts) build(h *roomHead, held map[uint64]time.Duration) (*room.Mac
 		if p.ticket(seq).State != room.Active { // it ended before the columns were read, and the log has it
 			continue
 		}
-		s.Seen, s.Token = max(s.Seen, rec), h.tokenBefore(s.Start)
+		cut, ok := p.cuts[seq]
+		if !ok { // it began while this was read, and after what cuts there were
+			cut = h.num("cut")
+		}
+		s.Seen, s.Token = max(s.Seen, rec), h.tokenBefore(s.Start, cut)
 		st.Sessions = append(st.Sessions, s)
 	}
 	active := 0

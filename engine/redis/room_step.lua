@@ -1,21 +1,21 @@
 -- Follows room_prelude.lua: what commands do. Named as in room/machine.go.
 
 -- Sessions.
-local function session(seq)
-  local s = call('HGET', BASE .. 'a', seq)
+local function session(seq, s)
+  s = s or call('HGET', BASE .. 'a', seq)
   if not s then return nil end
-  local pos, start, seen, claimed = unpack_('>dddB', s)
+  local pos, start, seen, cut, claimed = unpack_('>ddddB', s)
   if seen < H.rec then seen = H.rec end -- everybody counts as just heard from after an outage
-  return {seq = seq, pos = pos, start = start, seen = seen, claimed = claimed}
+  return {seq = seq, pos = pos, start = start, seen = seen, cut = cut, claimed = claimed}
 end
 local function session_put(s)
-  call('HSET', BASE .. 'a', s.seq, pack('>dddB', s.pos, s.start, s.seen, s.claimed))
+  call('HSET', BASE .. 'a', s.seq, pack('>ddddB', s.pos, s.start, s.seen, s.cut, s.claimed))
 end
 local function token_end(s) return math.min(s.seen + H.idle, s.start + H.max) end
-local function token_before(s) -- when tokens end that were signed under a longer idle or max
+local function token_before(s) -- when tokens end that were signed before idle or max was cut
   local t = 0
   for _, c in ipairs(cuts) do
-    if s.start <= c.at then t = math.max(t, math.min(c.at + c.idle, s.start + c.max)) end
+    if s.cut < c.no then t = math.max(t, math.min(c.at + c.idle, s.start + c.max)) end
   end
   return t
 end
@@ -30,9 +30,22 @@ local function deadline(s)
 end
 local function due(s) call('ZADD', BASE .. 'due', (deadline(s)), s.seq) end
 
+-- Ends of one bulk move are written together.
+local bulk_ended, bulk_sessions = nil, nil
+local function bulk_begin() bulk_ended, bulk_sessions = {}, {} end
+local function bulk_end()
+  if #bulk_ended > 0 then call('RPUSH', BASE .. 'ended', unpack(bulk_ended)) end
+  if #bulk_sessions > 0 then
+    call('HDEL', BASE .. 'a', unpack(bulk_sessions))
+    call('ZREM', BASE .. 'due', unpack(bulk_sessions))
+  end
+  bulk_ended, bulk_sessions = nil, nil
+end
+
 local function ended(seq, reason)
   set_code(seq, ENDED + reason)
-  call('RPUSH', BASE .. 'ended', num(H.now) .. ' ' .. seq)
+  local e = num(H.now) .. ' ' .. seq
+  if bulk_ended then bulk_ended[#bulk_ended + 1] = e else call('RPUSH', BASE .. 'ended', e) end
 end
 
 -- End of a session.
@@ -44,8 +57,12 @@ local function end_session(s, kind, why)
   end
   emit(kind, hold > 0 and 9 or 1, why, s.seq, s.pos, id_of(s.seq), hold > 0 and pack('>d', hold))
   ended(s.seq, why)
-  call('HDEL', BASE .. 'a', s.seq)
-  call('ZREM', BASE .. 'due', s.seq)
+  if bulk_sessions then
+    bulk_sessions[#bulk_sessions + 1] = s.seq
+  else
+    call('HDEL', BASE .. 'a', s.seq)
+    call('ZREM', BASE .. 'due', s.seq)
+  end
   if hold > 0 then call('ZADD', BASE .. 'held', hold, s.seq) end
 end
 
@@ -62,12 +79,18 @@ local function end_waiter(seq, kind, why)
   end
 end
 
-local function lapse(seq, id) -- a session whose time is up is not revived by using it
-  local s = seq > 0 and session(seq)
-  if s and id_of(seq) == id then
+-- Finds a ticket, and ends its session if its time is up: using it must not revive it. Returns its code, or 0.
+local function found(seq, id)
+  local c = find(seq, id)
+  if c == ACTIVE then
+    local s = session(seq)
     local at, why = deadline(s)
-    if at <= H.now then end_session(s, EXPIRED, why) end
+    if at <= H.now then
+      end_session(s, EXPIRED, why)
+      return ENDED + why
+    end
   end
+  return c
 end
 
 -- Rate: room/rate.go. next is kept in µs and ns, so that it is exact for longer than 104 days.
@@ -172,6 +195,66 @@ local function sweep()
   if call('EXISTS', key) == 0 then H.sweep = 0 end
 end
 
+-- Admits many from the head of a line in which everybody stands at the seq's own position: a chunk at a time, with few
+-- writes. Returns how many moves it made.
+local function promote_run(most)
+  local lim, n = silent(), 0
+  local free = H.order == PASSTHROUGH and UNLIMITED or H.limit - used()
+  local sessions, dues, gone = {}, {}, {}
+  local at = deadline({start = H.now, seen = H.now, claimed = 0})
+  local s, now = nil, num(H.now)
+  while n < most and H.line > 0 and free > 0 and (H.interval == 0 or H.order == PASSTHROUGH or rate_ahead() <= H.slack) do
+    local k = tonumber(call('ZRANGE', BASE .. 'line', 0, 0)[1])
+    local bits, codes = call('GETRANGE', BASE .. 'b:' .. k, 0, -1), call('GETRANGE', BASE .. 's:' .. k, 0, -1)
+    local seen, ids = call('GETRANGE', BASE .. 'p:' .. k, 0, -1), call('GETRANGE', BASE .. 'i:' .. k, 0, -1)
+    local b = string.find(bits, '[^%z]')
+    local first, last, out, m, left = nil, nil, {}, 0, 0
+    while b and n < most and free > 0 and (H.interval == 0 or H.order == PASSTHROUGH or rate_ahead() <= H.slack) do
+      left = byte(bits, b)
+      local i = (b - 1) * 8
+      local p = 128
+      while left < p do p, i = p / 2, i + 1 end
+      left = left - p -- position i of the chunk, from 0
+      if not first then first, last = i, i - 1 end
+      local seq, id = k * CHUNK + i + 1, sub(ids, i * 16 + 1, i * 16 + 16)
+      out[#out + 1] = sub(codes, last + 2, i)
+      last, m, n = i, m + 1, n + 1
+      if lim > 0 and unpack_('>I4', seen, i * 4 + 1) < lim then
+        emit(ABANDONED, 0, R_ABANDONED, seq, seq, id)
+        out[#out + 1] = string.char(ENDED + R_ABANDONED)
+        gone[#gone + 1] = now .. ' ' .. seq
+      else
+        emit(ADMITTED, 0, 0, seq, seq, id)
+        out[#out + 1] = '\2'
+        s = s or pack('>dddB', H.now, H.now, H.cut, 0)
+        sessions[#sessions + 1] = seq
+        sessions[#sessions + 1] = pack('>d', seq) .. s
+        dues[#dues + 1] = at
+        dues[#dues + 1] = seq
+        if H.order ~= PASSTHROUGH then rate_take() end
+        H.admitted, free = H.admitted + 1, free - 1
+      end
+      bits = rep('\0', b - 1) .. string.char(left) .. sub(bits, b + 1)
+      if left == 0 then b = string.find(bits, '[^%z]', b + 1) end
+    end
+    call('SETRANGE', BASE .. 's:' .. k, first, table.concat(out))
+    H.line, removed, living = H.line - m, true, nil
+    if call('HINCRBY', BASE .. 'count', k, -m) == 0 then
+      call('HDEL', BASE .. 'count', k)
+      call('ZREM', BASE .. 'line', k)
+      call('DEL', BASE .. 'b:' .. k)
+    else
+      call('SETRANGE', BASE .. 'b:' .. k, 0, bits)
+    end
+  end
+  if #sessions > 0 then
+    call('HSET', BASE .. 'a', unpack(sessions))
+    call('ZADD', BASE .. 'due', unpack(dues))
+  end
+  if #gone > 0 then call('RPUSH', BASE .. 'ended', unpack(gone)) end
+  return n
+end
+
 -- Admits waiters while it may; says whether only MAX stopped it.
 local function promote()
   if H.sweep ~= 0 then
@@ -181,6 +264,9 @@ local function promote()
   local lim, n = silent(), 0
   while H.line > 0 and can_admit() do
     if n >= MAX then return true end
+    if n == 0 and H.line > 8 and #draws == 0 and (#orders == 0 or #orders == 1 and orders[1][2] ~= RANDOM) then
+      n = promote_run(MAX)
+    else
     n = n + 1
     local pos = next_pos()
     local seq = seq_at(pos)
@@ -190,21 +276,22 @@ local function promote()
     else
       emit(ADMITTED, 0, 0, seq, pos, id_of(seq))
       set_code(seq, ACTIVE)
-      local s = {seq = seq, pos = pos, start = H.now, seen = H.now, claimed = 0}
+      local s = {seq = seq, pos = pos, start = H.now, seen = H.now, cut = H.cut, claimed = 0}
       session_put(s)
       due(s)
       if H.order ~= PASSTHROUGH then rate_take() end
       H.admitted = H.admitted + 1
       line_remove(pos)
     end
+    end
   end
   return false
 end
 
 -- What a ticket is, packed: error, state, flags (1 random, 2 created, 4 claimed), reason, seq, pos, ends of idle, session and
--- token after now, log position, id.
-local function view(err, seq, id, created)
-  local c = find(seq, id)
+-- token after now, log position, id. c is its code if that is known.
+local function view(err, seq, id, created, c)
+  c = c or find(seq, id)
   local state, flags, reason, pos, idle, final, token = 0, created and 2 or 0, 0, 0, 0, 0, 0
   if c == WAITING then
     state, pos = 1, pos_of(seq)
@@ -304,37 +391,35 @@ local function refusal()
   return 0
 end
 
+-- Each of these returns an error, and the ticket's code as it was found; enter also which ticket, and whether it is new.
 local function enter(seq, id, new, req, key)
-  lapse(seq, id)
-  local c = find(seq, id)
+  local c = found(seq, id)
   if c == WAITING or c == ACTIVE then
     if c == WAITING then hear(seq) end
-    return 0, seq, id, false
+    return 0, c, seq, id, false
   end
   if req ~= ZERO then
     local known = call('HGET', BASE .. 'req', req)
     if known then
       seq = tonumber(known)
       id = id_of(seq)
-      lapse(seq, id)
-      c = find(seq, id)
-      if c >= ENDED then return E_SPENT, seq, id, false end
+      c = found(seq, id)
+      if c >= ENDED then return E_SPENT, c, seq, id, false end
       if c == WAITING then hear(seq) end
-      return 0, seq, id, false
+      return 0, c, seq, id, false
     end
   end
   local err = refusal()
-  if err ~= 0 then return err, 0, ZERO, false end
-  if new == ZERO then return E_BAD, 0, ZERO, false end
+  if err ~= 0 then return err, 0, 0, ZERO, false end
+  if new == ZERO then return E_BAD, 0, 0, ZERO, false end
   if H.phase == PREQUEUE and H.pre > 0 and call('ZLEXCOUNT', draw_key(H.pre), '[' .. key, '[' .. key .. rep('\255', 9)) > 0 then
-    return E_IDTAKEN, 0, ZERO, false
+    return E_IDTAKEN, 0, 0, ZERO, false
   end
-  return 0, give(1, new, req ~= ZERO and req, key), new, true
+  return 0, WAITING, give(1, new, req ~= ZERO and req, key), new, true
 end
 
-local function lookup(seq, id) -- error, code
-  lapse(seq, id)
-  local c = find(seq, id)
+local function lookup(seq, id)
+  local c = found(seq, id)
   if c == 0 and (seq > H.seq or seq == 0) then return E_NOTICKET, c end
   if c == 0 or c >= ENDED then return E_ENDED, c end
   return 0, c
@@ -342,10 +427,10 @@ end
 
 local function use(seq, id)
   local err, c = lookup(seq, id)
-  if err ~= 0 then return err end
+  if err ~= 0 then return err, c end
   if c == WAITING then
     hear(seq)
-    return E_NOTADMITTED
+    return E_NOTADMITTED, c
   end
   local s = session(seq)
   s.seen = H.now
@@ -357,25 +442,28 @@ local function use(seq, id)
   else
     session_put(s)
   end
-  return 0
+  return 0, c
 end
 
 local function leave(seq, id)
   local err, c = lookup(seq, id)
-  if err == E_ENDED then return 0 end
-  if err ~= 0 then return err end
+  if err == E_ENDED then return 0, c end
+  if err ~= 0 then return err, c end
   if c == ACTIVE then end_session(session(seq), LEFT, R_LEFT) else end_waiter(seq, LEFT, R_LEFT) end
-  return 0
+  return 0, ENDED + R_LEFT
 end
 
 -- What time brings.
 local function expire()
   local list = call('ZRANGEBYSCORE', BASE .. 'due', '-inf', num(H.now), 'LIMIT', 0, MAX)
+  if #list == 0 then return end
+  local got = call('HMGET', BASE .. 'a', unpack(list))
+  bulk_begin()
   for i = 1, #list do
-    local s = session(tonumber(list[i]))
-    if not s then
+    if not got[i] then
       call('ZREM', BASE .. 'due', list[i])
     else
+      local s = session(tonumber(list[i]), got[i])
       local at, why = deadline(s)
       if at > H.now then
         due(s)
@@ -385,6 +473,7 @@ local function expire()
       end
     end
   end
+  bulk_end()
   if #list == MAX then moves = MAX end
 end
 
@@ -401,18 +490,20 @@ local function abandon()
     end
     local codes, seen = call('GETRANGE', BASE .. 's:' .. k, 0, -1), call('GETRANGE', BASE .. 'p:' .. k, 0, -1)
     local oldest, i = nil, 0
+    bulk_begin()
     while true do
       i = string.find(codes, '\1', i + 1, true)
-      if not i then break end
+      if not i or moves >= MAX then break end
       local at = unpack_('>I4', seen, i * 4 - 3)
       if at >= lim then
         if not oldest or at < oldest then oldest = at end
       else
-        if moves >= MAX then return end
         moves = moves + 1
         end_waiter(k * CHUNK + i, ABANDONED, R_ABANDONED)
       end
     end
+    bulk_end()
+    if i then return end -- more to do
     if oldest then call('ZADD', BASE .. 'silent', oldest, k) else call('ZREM', BASE .. 'silent', k) end
   end
 end

@@ -33,7 +33,6 @@ type roomTwin struct {
 	at      room.Cursor
 	refs    []room.Ref
 	made    int
-	config  room.Config
 	trace   []string
 }
 
@@ -59,17 +58,7 @@ func (w *roomTwin) step(cmd *room.Command) room.Result {
 	if err != nil {
 		w.fail("%v", err)
 	}
-	var events []room.Event
-	for {
-		some, next, err := w.store.Events(context.Background(), w.id, w.at, 1000)
-		if err != nil && w.machine.Cursor.N > 0 {
-			w.fail("events: %v", err)
-		}
-		events = append(events, some...)
-		if w.at = next; len(some) == 0 {
-			break
-		}
-	}
+	events := w.news()
 	canon(events)
 	canon(wantEvents)
 	if !reflect.DeepEqual(plainEvents(events), plainEvents(wantEvents)) {
@@ -191,6 +180,9 @@ func (w *roomTwin) randomConfig() room.Config {
 	if pick(2) {
 		c.Queue.Order = []room.Order{room.FIFO, room.Random, room.Passthrough, room.Reject}[w.rng.IntN(4)]
 	}
+	if pick(4) {
+		c.Capacity.Active = int64(1 + w.rng.IntN(80))
+	}
 	if pick(3) {
 		c.Capacity.RatePerMinute = int64(1 + w.rng.IntN(400))
 	}
@@ -262,6 +254,8 @@ func (w *roomTwin) random() {
 		w.clock.Add(-int64(w.rng.IntN(3_000_000))) // a clock that steps back
 	}
 	switch pick := w.rng.IntN(100); {
+	case pick < 2:
+		w.burst()
 	case pick < 30:
 		w.made++
 		cmd := &room.Command{Op: room.OpEnter, NewID: ticketID(w.made)}
@@ -297,6 +291,75 @@ func (w *roomTwin) random() {
 		w.step(cmd)
 	default:
 		w.step(&room.Command{Op: room.OpInstances, Instances: int64(w.rng.IntN(4))})
+	}
+}
+
+// burst has many enter at once, some of them twice; the machine is told them in the order in which Redis let them in.
+func (w *roomTwin) burst() {
+	w.step(&room.Command{Op: room.OpHeard}) // what the time brings is done
+	n := 2 + w.rng.IntN(60)
+	cmds := make([]*room.Command, n)
+	for i := range cmds {
+		w.made++
+		cmds[i] = &room.Command{Op: room.OpEnter, NewID: ticketID(w.made)}
+		if w.rng.IntN(3) > 0 {
+			cmds[i].Request = [16]byte(ticketID(50_000 + w.made - w.rng.IntN(8)))
+		}
+	}
+	results := make([]room.Result, n)
+	var wg sync.WaitGroup
+	for i, cmd := range cmds {
+		wg.Go(func() {
+			var err error
+			if results[i], err = w.store.Do(context.Background(), w.id, cmd); err != nil {
+				w.t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	order := make([]int, n)
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		rank := func(i int) uint64 {
+			if results[i].View.Created {
+				return results[i].View.Seq
+			}
+			return 1 << 60
+		}
+		return int(int64(rank(a)) - int64(rank(b)))
+	})
+	var want []room.Event
+	for _, i := range order {
+		res := w.machine.Step(cmds[i], w.clock.Load())
+		want = append(want, res.Events...)
+		got := results[i]
+		if fmt.Sprint(res.Err) != fmt.Sprint(got.Err) || got.View.Ref != res.View.Ref || got.View.Created != res.View.Created || got.View.Pos != res.View.Pos || got.At != res.At {
+			w.fail("burst\n got %v %+v\nwant %v %+v", got.Err, got.View, res.Err, res.View)
+		}
+		if got.View.Created {
+			w.refs = append(w.refs, got.View.Ref)
+		}
+	}
+	w.trace = append(w.trace, fmt.Sprintf("burst of %d", n))
+	if got := w.news(); !reflect.DeepEqual(plainEvents(got), plainEvents(want)) {
+		w.fail("events of a burst\n got %s\nwant %s", plainEvents(got), plainEvents(want))
+	}
+}
+
+// news are the events since it was asked last.
+func (w *roomTwin) news() (events []room.Event) {
+	w.t.Helper()
+	for {
+		some, next, err := w.store.Events(context.Background(), w.id, w.at, 1000)
+		if err != nil && w.machine.Cursor.N > 0 {
+			w.fail("events: %v", err)
+		}
+		events = append(events, some...)
+		if w.at = next; len(some) == 0 {
+			return events
+		}
 	}
 }
 

@@ -23,6 +23,8 @@ type RoomOptions struct {
 	// FailoverPause is how long nobody is admitted after Redis has lost writes that it had answered, or may have (another
 	// replication id): those who were inside come back meanwhile. Default 10 s; negative: none.
 	FailoverPause time.Duration
+	// Batch is how many commands of a room go in one call at most; default 512. 1 gathers nothing. For measurements.
+	Batch int
 	// Now is the engine's clock, µs since 1970; default: Redis' own. For tests.
 	Now func() int64
 }
@@ -60,6 +62,9 @@ func NewRooms(ctx context.Context, client rueidis.Client, opts RoomOptions) (*Ro
 		opts.FailoverPause = 10 * time.Second
 	}
 	opts.FailoverPause = max(opts.FailoverPause, 0)
+	if opts.Batch <= 0 {
+		opts.Batch = maxRoomBatch
+	}
 	s := &Rooms{client: client, opts: opts, hosts: map[string]*roomHost{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if err := client.Do(ctx, client.B().Exists().Key(roomsKey).Build()).Error(); err != nil {
