@@ -1,0 +1,251 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ushergo/usher/cmd/usher/internal/adminapi"
+	"github.com/ushergo/usher/relay"
+)
+
+func newDLQCmd() *cobra.Command {
+	var af adminFlags
+	cmd := group("dlq", "Look at the dead letters of relays, and bring them back",
+		`dlq talks to the admin API of a running usher. A dead letter is an event that a relay's
+sink did not take. It is kept for 14 days (dead_letters.retain).`,
+		`  usher dlq list bookings
+  usher dlq show bookings premiere/1.42
+  usher dlq redrive bookings                       # all of them, 50 a second
+  usher dlq redrive bookings premiere/1.42
+  usher dlq export bookings > letters.jsonl
+  usher dlq drop bookings premiere/1.42`)
+	af.register(cmd)
+	cmd.AddCommand(newDLQListCmd(&af), newDLQShowCmd(&af), newDLQRedriveCmd(&af), newDLQDropCmd(&af), newDLQExportCmd(&af))
+	return cmd
+}
+
+// eachLetter calls f for every dead letter of a relay, the oldest first.
+func eachLetter(ctx context.Context, c *adminapi.Client, id string, f func(relay.Letter) error) error {
+	for after := uint64(0); ; {
+		var page struct {
+			Letters []relay.Letter `json:"letters"`
+			Next    uint64         `json:"next"`
+		}
+		if _, err := c.Do(ctx, http.MethodGet, relayPath(id, "/dlq")+"?limit=500&after="+strconv.FormatUint(after, 10), nil, nil, &page); err != nil {
+			return err
+		}
+		if len(page.Letters) == 0 {
+			return nil
+		}
+		for _, l := range page.Letters {
+			if err := f(l); err != nil {
+				return err
+			}
+		}
+		after = page.Next
+	}
+}
+
+func relayPath(id, rest string) string { return "/admin/v1/relays/" + url.PathEscape(id) + rest }
+
+// atLeast takes the named arguments and any number of others.
+func atLeast(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < len(names) {
+			return &usageError{fmt.Errorf("%s needs %s", cmd.CommandPath(), names[len(args)])}
+		}
+		return nil
+	}
+}
+
+func newDLQListCmd(af *adminFlags) *cobra.Command {
+	var asJSON bool
+	var limit int
+	cmd := &cobra.Command{
+		Use: "list RELAY", Aliases: []string{"ls"}, Short: "List dead letters, the oldest first",
+		Example: "  usher dlq list bookings\n  usher dlq list bookings --json | jq '.[].reason'",
+		Args:    wantArgs("the id of a relay"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := af.client()
+			if err != nil {
+				return err
+			}
+			errEnough := errors.New("enough")
+			letters := []relay.Letter{}
+			err = eachLetter(cmd.Context(), c, args[0], func(l relay.Letter) error {
+				if len(letters) == limit {
+					return errEnough
+				}
+				letters = append(letters, l)
+				return nil
+			})
+			if err != nil && !errors.Is(err, errEnough) {
+				return err
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), letters)
+			}
+			return letterTable(cmd.OutOrStdout(), letters, err != nil)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.Flags().IntVar(&limit, "limit", 100, "most letters")
+	return cmd
+}
+
+func letterTable(w io.Writer, letters []relay.Letter, more bool) error {
+	if len(letters) == 0 {
+		_, err := fmt.Fprintln(w, "There are no dead letters.")
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "EVENT\tTYPE\tKEY\tFIRST\tLAST\tATTEMPTS\tCLASS\tREASON")
+	for _, l := range letters {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", oneLine(l.Event.ID, 60), oneLine(l.Event.Type, 20), oneLine(l.Event.Key, 30),
+			l.First.Format(time.RFC3339), l.Last.Format(time.RFC3339), l.Attempts, l.Class, oneLine(l.Reason, 60))
+	}
+	if more {
+		fmt.Fprintln(tw, "… and more: --limit")
+	}
+	return tw.Flush()
+}
+
+func newDLQShowCmd(af *adminFlags) *cobra.Command {
+	return &cobra.Command{
+		Use: "show RELAY EVENT", Short: "Show one dead letter with its payload",
+		Example: "  usher dlq show bookings premiere/1.42",
+		Args:    wantArgs("the id of a relay", "the id of an event"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := af.client()
+			if err != nil {
+				return err
+			}
+			var letter json.RawMessage
+			if _, err := c.Do(cmd.Context(), http.MethodGet, relayPath(args[0], "/dlq/letter")+"?event="+url.QueryEscape(args[1]), nil, nil, &letter); err != nil {
+				return err
+			}
+			return printJSON(cmd.OutOrStdout(), letter)
+		},
+	}
+}
+
+func newDLQRedriveCmd(af *adminFlags) *cobra.Command {
+	var rate float64
+	cmd := &cobra.Command{
+		Use: "redrive RELAY [EVENT…]", Short: "Send dead letters to the sink again, marked late",
+		Long: `redrive sends what is named, or all that there is when it begins, to the sink again, no
+faster than --rate. What the sink takes is forgotten; what it does not, stays with the
+new reason. Cut off or run twice, it sends some twice with the same event id, and loses none.`,
+		Example: "  usher dlq redrive bookings --rate 10\n  usher dlq redrive bookings premiere/1.42",
+		Args:    atLeast("the id of a relay"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if rate <= 0 || rate > 10_000 {
+				return &usageError{fmt.Errorf("--rate %v: more than 0, at most 10000", rate)}
+			}
+			c, err := af.client()
+			if err != nil {
+				return err
+			}
+			return redrive(cmd.Context(), c, cmd.OutOrStdout(), args[0], args[1:], rate)
+		},
+	}
+	cmd.Flags().Float64Var(&rate, "rate", 50, "letters a second")
+	return cmd
+}
+
+// redrive asks as often as there is something left: one call takes at most some seconds.
+func redrive(ctx context.Context, c *adminapi.Client, w io.Writer, id string, events []string, rate float64) error {
+	before := time.Now().UTC()
+	taken, failed := 0, 0
+	for {
+		body := map[string]any{"per_second": rate, "limit": int(min(max(10*rate, 1), 500)), "before": before}
+		if len(events) > 0 {
+			body["ids"] = events[:min(len(events), body["limit"].(int))]
+			events = events[len(body["ids"].([]string)):]
+		}
+		var out struct {
+			Taken, Failed, Left int
+			Stopped             string
+		}
+		if _, err := c.Do(ctx, http.MethodPost, relayPath(id, "/dlq/redrive"), nil, body, &out); err != nil {
+			return err
+		}
+		taken, failed = taken+out.Taken, failed+out.Failed
+		named := body["ids"] != nil
+		if out.Stopped != "" || out.Taken+out.Failed == 0 && !named || named && len(events) == 0 {
+			fmt.Fprintf(w, "%d brought back, %d refused again, %d dead letters left\n", taken, failed, out.Left)
+			if out.Stopped != "" {
+				return errors.New(out.Stopped)
+			}
+			return nil
+		}
+	}
+}
+
+func newDLQDropCmd(af *adminFlags) *cobra.Command {
+	var all bool
+	cmd := &cobra.Command{
+		Use: "drop RELAY EVENT…", Short: "Forget dead letters for good",
+		Example: "  usher dlq drop bookings premiere/1.42\n  usher dlq export bookings > letters.jsonl && usher dlq drop bookings --all",
+		Args:    atLeast("the id of a relay"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			events := args[1:]
+			if all == (len(events) > 0) {
+				return &usageError{errors.New("name events, or say --all")}
+			}
+			c, err := af.client()
+			if err != nil {
+				return err
+			}
+			if all {
+				err := eachLetter(cmd.Context(), c, args[0], func(l relay.Letter) error {
+					events = append(events, l.Event.ID)
+					return nil
+				})
+				if err != nil {
+					return err
+				}
+			}
+			dropped := 0
+			for len(events) > 0 {
+				n := min(len(events), 1000)
+				var out struct{ Dropped int }
+				if _, err := c.Do(cmd.Context(), http.MethodPost, relayPath(args[0], "/dlq/drop"), nil, map[string]any{"ids": events[:n]}, &out); err != nil {
+					return err
+				}
+				dropped, events = dropped+out.Dropped, events[n:]
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d dropped\n", dropped)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&all, "all", false, "all that there are now")
+	return cmd
+}
+
+func newDLQExportCmd(af *adminFlags) *cobra.Command {
+	return &cobra.Command{
+		Use: "export RELAY", Short: "Write all dead letters as JSON lines",
+		Example: "  usher dlq export bookings > letters.jsonl",
+		Args:    wantArgs("the id of a relay"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, err := af.client()
+			if err != nil {
+				return err
+			}
+			enc := json.NewEncoder(cmd.OutOrStdout())
+			enc.SetEscapeHTML(false)
+			return eachLetter(cmd.Context(), c, args[0], func(l relay.Letter) error { return enc.Encode(l) })
+		},
+	}
+}
