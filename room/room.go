@@ -197,8 +197,18 @@ func (rs *Rooms) List() []*Room {
 	return list
 }
 
-// Health is the store's.
-func (rs *Rooms) Health() error { return rs.store.Health() }
+// Health is the store's, and that the rooms' logs arrive.
+func (rs *Rooms) Health() error {
+	if err := rs.store.Health(); err != nil {
+		return err
+	}
+	for _, r := range rs.List() {
+		if err := r.behind.err(r.id, r.Head(), time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Configure makes or changes a room as the admin API asks. ifRevision guards against
 // overwriting somebody else's change: 0 means any. Errors: *FieldError joined, ErrRevision.
@@ -288,6 +298,8 @@ type Room struct {
 	everyone map[*Watcher]struct{}
 	uses     map[ID]*use
 	told     map[ID]prediction
+
+	behind behind
 
 	listenMu  sync.Mutex
 	listeners map[int]func([]Event)
@@ -560,7 +572,10 @@ func (r *Room) Now() Now {
 // follow keeps the mirror up with the log for as long as the room lives.
 func (r *Room) follow() {
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
-		err := r.rooms.store.Follow(r.rooms.ctx, r.id, (*follower)(r))
+		ctx, end := context.WithCancel(r.rooms.ctx)
+		r.behind.following(end)
+		err := r.rooms.store.Follow(ctx, r.id, (*follower)(r))
+		end()
 		r.unfollowed.Store(true)
 		switch {
 		case r.rooms.ctx.Err() != nil:
@@ -654,13 +669,16 @@ func (r *Room) seen(e *Event) {
 func (r *Room) keep() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for {
+	for n := 0; ; n++ {
 		select {
 		case <-tick.C:
 		case <-r.gone:
 			return
 		case <-r.rooms.ctx.Done():
 			return
+		}
+		if n%behindProbe == 0 {
+			r.probe(r.rooms.ctx)
 		}
 		r.flushHeard(r.rooms.ctx)
 		r.renewOpen(r.rooms.ctx)
