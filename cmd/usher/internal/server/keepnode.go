@@ -2,10 +2,13 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
+	"crypto/subtle"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -62,7 +65,17 @@ func (n *KeepNode) up(ctx context.Context) (err error) {
 		return err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	token, file, made, err := adminToken(n.cfg)
+	if err != nil {
+		return err
+	}
+	if file != "" {
+		n.log.Info("the admin token is kept in a file, mode 0600", "file", file, "made", made)
+	}
+	if len(n.cfg.Service.Tokens) == 0 {
+		n.log.Warn("service.tokens is empty: nobody may add connections or look at them; set USHER_SERVICE_TOKENS")
+	}
+	mux.Handle("GET /metrics", asOperator(token, promhttp.HandlerFor(registry, promhttp.HandlerOpts{})))
 	mux.HandleFunc("GET /health/live", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /health/ready", func(w http.ResponseWriter, _ *http.Request) {
 		if err := n.keep.Health(); err != nil {
@@ -87,6 +100,21 @@ func (n *KeepNode) up(ctx context.Context) (err error) {
 	go func() { n.ended <- n.keep.Run(run, n.cfg.Node.Drain) }()
 	n.log.Info("usher keep is up", "admin", n.AdminURL(), "worker", n.keep.Name())
 	return nil
+}
+
+// asOperator lets in who has the admin token.
+func asOperator(token config.Secret, next http.Handler) http.Handler {
+	want := sha256.Sum256([]byte(token.Reveal()))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		kind, given, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+		got := sha256.Sum256([]byte(given))
+		if !strings.EqualFold(kind, "Bearer") || subtle.ConstantTimeCompare(want[:], got[:]) != 1 {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="usher admin"`)
+			http.Error(w, "this asks for Authorization: Bearer and the admin token", http.StatusUnauthorized)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
 }
 
 // AdminURL is where a client on this machine finds the admin listener.
