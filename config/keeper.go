@@ -55,7 +55,7 @@ type Keeper struct {
 	Reconnect time.Duration `yaml:"reconnect" default:"500ms" min:"1ms" max:"10m"`
 	// to this.
 	MaxReconnect time.Duration `yaml:"max_reconnect" default:"30s" min:"1ms" max:"1h"`
-	// Longest message; a longer one ends the connection.
+	// Longest message; a longer one ends the connection. With a dynamodb sink at most 390KiB.
 	MaxMessage Size `yaml:"max_message" default:"1MiB" min:"125B" max:"1GiB"`
 }
 

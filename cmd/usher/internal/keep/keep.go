@@ -20,6 +20,7 @@ import (
 	"github.com/ushergo/usher/config"
 	"github.com/ushergo/usher/egress"
 	"github.com/ushergo/usher/keeper"
+	"github.com/ushergo/usher/keeper/dynamosink"
 	"github.com/ushergo/usher/lease"
 	"github.com/ushergo/usher/web/svc"
 )
@@ -66,10 +67,14 @@ func (k *Keep) open(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return fmt.Errorf("keeper.sink: %w", err)
 	}
+	longest := int64(c.MaxMessage)
+	if strings.HasPrefix(k.sinkURL(), "dynamodb:") {
+		longest = min(longest, dynamosink.MaxMessage)
+	}
 	dialer := &egress.Dialer{Allow: k.cfg.Egress.Allow, Timeout: c.DialTimeout}
 	k.keeper, err = keeper.New(keeper.Options{
 		Sink: sink, Dial: dialer.DialContext, DialTimeout: c.DialTimeout, Dials: c.Dials, Ping: c.Ping, Silence: c.Silence,
-		Reconnect: c.Reconnect, MaxReconnect: c.MaxReconnect, MaxMessage: int64(c.MaxMessage), Pending: c.Pending, PendingBytes: int(c.PendingBytes),
+		Reconnect: c.Reconnect, MaxReconnect: c.MaxReconnect, MaxMessage: longest, Pending: c.Pending, PendingBytes: int(c.PendingBytes),
 		Lanes: c.Lanes, StoreTimeout: c.StoreTimeout, Drain: c.Drain, Logger: k.log,
 	})
 	return err

@@ -2,7 +2,6 @@ package keep
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -11,6 +10,7 @@ import (
 	"github.com/ushergo/usher/engine/memory"
 	"github.com/ushergo/usher/engine/redis"
 	"github.com/ushergo/usher/keeper"
+	"github.com/ushergo/usher/keeper/dynamosink"
 	"github.com/ushergo/usher/keeper/sqlsink"
 	"github.com/ushergo/usher/lease"
 )
@@ -37,8 +37,14 @@ func (k *Keep) openStore(ctx context.Context, client rueidis.Client) (lease.Stor
 
 func (k *Keep) openSink(ctx context.Context) (keeper.Sink, error) {
 	url := k.sinkURL()
-	if strings.HasPrefix(url, "dynamodb:") {
-		return nil, fmt.Errorf("dynamodb: is not in this build yet")
+	if table, ok := strings.CutPrefix(url, "dynamodb:"); ok {
+		c := &k.cfg.Keeper.DynamoDB
+		client, err := dynamodb.Client(ctx, dynamodb.Settings{Region: c.Region, Endpoint: c.Endpoint})
+		if err != nil {
+			return nil, err
+		}
+		s := dynamosink.New(client, table)
+		return s, s.Ready(ctx)
 	}
 	s, err := sqlsink.Open(ctx, url, k.cfg.Keeper.Lanes)
 	if err != nil {
