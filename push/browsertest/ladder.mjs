@@ -1,5 +1,5 @@
 // usher.js in a real Chromium: which way it takes, and when it takes another.
-import { check, end, wish, tab, over, has, until, count, more, sleep, assert, hideable, hide } from './lib.mjs';
+import { check, end, wish, tab, over, has, until, count, more, sleep, assert, hideable, hide, pause } from './lib.mjs';
 
 await check('a page is told its place over a WebSocket', async (c) => {
   const p = await tab(c);
@@ -47,7 +47,7 @@ await check('35 s without a byte, by the page’s clock, are dead; three failure
   await hide(p, true);
   await hide(p, false); // so that its place is told now
   await more(p, 'rank', ranks);
-  await p.clock.pauseAt(await p.evaluate(() => Date.now() + 3000));
+  await pause(p);
   await wish('blackhole all');
   await p.clock.runFor(15000);
   const links = () => p.evaluate(() => got.filter((m) => m.type === 'link').map((m) => m.state).join());
@@ -77,6 +77,39 @@ await check('35 s without a byte, by the page’s clock, are dead; three failure
   await over(p, 'sse');
   await advance('tried a WebSocket', () => p.sockets.length > 3);
   await over(p, 'ws');
+});
+
+await check('after a crash returns are spread over the window that the server gave', async (c) => { // cases/push 14
+  const p = await tab(c, { share: false }, async (page) => {
+    await page.clock.install();
+    await page.addInitScript(() => {
+      const Real = WebSocket;
+      window.opened = 0;
+      window.WebSocket = class extends Real { constructor(...a) { super(...a); window.opened++; } };
+    });
+  });
+  await has(p, 'rank');
+  await p.evaluate(() => { // as many as a ticket may have
+    window.more = [1, 2, 3, 4, 5, 6, 7].map(() => usher.join('premiere', { share: false }));
+    window.trouble = 0;
+    window.live = 0;
+    for (const l of [line, ...more]) l.on('link', (m) => { if (m.state === 'trouble') trouble++; if (m.state === 'ok') live++; });
+  });
+  await until(p, () => live === 8);
+  await pause(p);
+  await wish('kill');
+  await wish('back');
+  await until(p, () => trouble === 8);
+  const opened = () => p.evaluate(() => window.opened);
+  assert(await opened() === 8, 'back at once: ' + await opened());
+  const steps = new Set();
+  for (let ms = 100, n = 8; ms <= 2100; ms += 100) { // so few connections, so a window of 2 s
+    await p.clock.runFor(100);
+    if (await opened() > n) steps.add(ms);
+    n = await opened();
+  }
+  assert(await opened() >= 16, `${await opened() - 8} came back within the window`);
+  assert(steps.size >= 3, 'all at ' + [...steps]);
 });
 
 await check('no message of a closed line arrives', async (c) => {

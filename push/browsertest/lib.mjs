@@ -82,3 +82,12 @@ export const hideable = (page) => page.addInitScript(() => {
 });
 export const hide = (page, on) => page.evaluate((v) => { window.hiddenNow = v; document.dispatchEvent(new Event('visibilitychange')); }, on);
 export const cached = (page, on) => page.evaluate((v) => window.dispatchEvent(new PageTransitionEvent(v ? 'pagehide' : 'pageshow', { persisted: true })), on);
+
+// pause stops a page's clock (page.clock.install()), a few seconds from now: not so far that it takes it for sleep.
+export async function pause(page) {
+  for (let i = 0; ; i++) {
+    try { return await page.clock.pauseAt(await page.evaluate(() => Date.now() + 3000)); } catch (e) {
+      if (i > 20 || !/past/.test(e.message)) throw e; // the machine was slow, and it is later already
+    }
+  }
+}
