@@ -169,7 +169,7 @@ local function wake()
       if H.order == PASSTHROUGH or used() < H.limit then
         w = math.min(w, rate_wait())
       else
-        local held = call('ZRANGE', BASE .. 'held', 0, 0, 'WITHSCORES')
+        local held = call('ZRANGEBYSCORE', BASE .. 'held', '(' .. num(H.now), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
         if held[2] then w = math.min(w, held[2] - H.now) end
       end
     end
@@ -303,6 +303,8 @@ for j = 11, #ARGV do
     id = sub(arg, 10, 25)
   end
   if op == 0 then
+    -- A write that a full Redis takes stands first, so that ticks go on there: they make room.
+    call('ZREMRANGEBYSCORE', BASE .. 'held', '-inf', num(H.now))
     expire()
     abandon()
     forget()

@@ -125,8 +125,7 @@ local function admitting()
   return H.state ~= S_PAUSED and H.phase ~= BEFORE and H.phase ~= PREQUEUE and H.sweep == 0 and H.pause <= H.at
 end
 local function used()
-  call('ZREMRANGEBYSCORE', BASE .. 'held', '-inf', num(H.now))
-  return call('HLEN', BASE .. 'a') + call('ZCARD', BASE .. 'held')
+  return call('HLEN', BASE .. 'a') + call('ZCOUNT', BASE .. 'held', '(' .. num(H.now), '+inf')
 end
 local function can_admit()
   if not admitting() then return false end

@@ -13,24 +13,26 @@ import (
 // roomTrimEvery is how often the node that ticks a room looks whether its log is too old or too long.
 const roomTrimEvery = 10 * time.Second
 
-// trim cuts the log behind log.retain and log.max_bytes, and never before the last entry. What named readers still need
-// is kept up to log.max_bytes.
 func (h *roomHost) trim(ctx context.Context) {
-	for ctx.Err() == nil {
-		id, err := h.store.trimTo(ctx, h.id)
-		if err != nil || id == "" {
-			if err != nil && ctx.Err() == nil {
-				h.store.opts.Logger.Warn("the room's log was not trimmed", "room", h.id, "err", err)
-			}
-			return
+	if err := h.store.Trim(ctx, h.id); err != nil && ctx.Err() == nil {
+		h.store.opts.Logger.Warn("the room's log was not trimmed", "room", h.id, "err", err)
+	}
+}
+
+// Trim cuts the log behind log.retain and log.max_bytes, and never before the last entry. What named readers still need
+// is kept up to log.max_bytes. The node that ticks a room does it every ten seconds.
+func (s *Rooms) Trim(ctx context.Context, id string) error {
+	for {
+		entry, err := s.trimTo(ctx, id)
+		if err != nil || entry == "" {
+			return err
 		}
-		gone, err := roomTrimScript.Exec(ctx, h.store.client, []string{h.base + "h"}, []string{"", "0", "0", "", id}).AsInt64()
+		gone, err := roomTrimScript.Exec(ctx, s.client, []string{roomBase(id) + "h"}, []string{"", "0", "0", "", entry}).AsInt64()
 		if err != nil {
-			h.store.opts.Logger.Warn("the room's log was not trimmed", "room", h.id, "err", roomError(h.id, err, false))
-			return
+			return roomError(id, err, false)
 		}
 		if gone == 0 { // whole nodes of the stream go, or none
-			return
+			return nil
 		}
 	}
 }
