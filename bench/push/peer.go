@@ -113,7 +113,7 @@ func newCentrifuge(tuned bool) (*centri, error) {
 			Subscriptions: map[string]centrifuge.SubscribeOptions{"stats": {}},
 		}
 		if tuned {
-			r.WriteDelay = time.Millisecond
+			r.WriteDelay, r.WriteWithTimer = time.Millisecond, true // one goroutine a connection
 		}
 		return r, nil
 	})
