@@ -27,6 +27,8 @@ type Keeper struct {
 	Beat time.Duration `yaml:"beat" default:"5s" min:"100ms" max:"20m"`
 	// How often desired state is read for all connections, where nobody tells of changes.
 	Desired time.Duration `yaml:"desired" default:"10s" min:"100ms" max:"1h"`
+	// How often cursors that moved are written, all together. It is what comes again, and is left out as known, after a crash. On DynamoDB each is a paid write: 10s cost a tenth of 1s.
+	Flush time.Duration `yaml:"flush" default:"1s" min:"100ms" max:"10m"`
 	// How often connections without an owner are looked for without a cause.
 	Sweep time.Duration `yaml:"sweep" default:"1m" min:"1s" max:"1h"`
 

@@ -120,7 +120,7 @@ func (k *Keep) Run(ctx context.Context, drain time.Duration) error {
 	leases, messages := k.Where()
 	k.log.Info("the keeper is up", "worker", k.worker, "space", c.Space, "cap", c.Cap, "leases", leases, "messages", messages)
 	err := k.keeper.Run(ctx, k.store, lease.Options{
-		Worker: k.worker, Lease: c.Lease, Beat: c.Beat, Desired: c.Desired, Sweep: c.Sweep, Cap: c.Cap,
+		Worker: k.worker, Lease: c.Lease, Beat: c.Beat, Desired: c.Desired, Sweep: c.Sweep, Flush: c.Flush, Cap: c.Cap,
 		Drain: max(drain, 100*time.Millisecond), Logger: k.log, Observer: k.seen,
 	})
 	if err != nil {
