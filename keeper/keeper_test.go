@@ -16,6 +16,7 @@ import (
 )
 
 func TestMessagesAreStoredOnceThoughConnectionsDrop(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 200, Drop: 300 * time.Millisecond})
 	w.put("a", spec(w.url+"/a"))
 	w.put("b", spec(w.url+"/b"))
@@ -26,6 +27,7 @@ func TestMessagesAreStoredOnceThoughConnectionsDrop(t *testing.T) {
 }
 
 func TestCrashIsTakenOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 200})
 	w.put("a", spec(w.url+"/a"))
 	one := w.start("w1", keeper.Options{}, lease.Options{})
@@ -44,6 +46,7 @@ func TestCrashIsTakenOver(t *testing.T) {
 }
 
 func TestStopHandsOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 100})
 	var ids []string
 	for i := range 20 {
@@ -77,6 +80,7 @@ func (*deaths) Ended(string, error)         {}
 func (d *deaths) Died(lease.Owner)          { d.n.Add(1) }
 
 func TestDesiredStateStopsAndStarts(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 100})
 	s := spec(w.url + "/a")
 	w.put("a", s)
@@ -95,6 +99,7 @@ func TestDesiredStateStopsAndStarts(t *testing.T) {
 }
 
 func TestChangedSpecIsDialledAnew(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 100})
 	w.put("a", spec(w.url+"/a"))
 	k := w.start("w1", keeper.Options{}, lease.Options{})
@@ -106,6 +111,7 @@ func TestChangedSpecIsDialledAnew(t *testing.T) {
 }
 
 func TestBackPressureReachesTheSocket(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 50_000, Size: 1000})
 	w.put("a", spec(w.url+"/a"))
 	var open atomic.Bool
@@ -140,6 +146,7 @@ func TestBackPressureReachesTheSocket(t *testing.T) {
 }
 
 func TestPoisonHoldsUpItsConnectionAlone(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 50})
 	var ids []string
 	for i := range 6 {
@@ -175,6 +182,7 @@ func TestPoisonHoldsUpItsConnectionAlone(t *testing.T) {
 }
 
 func TestDeafUpstreamIsLeft(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 50})
 	w.put("a", spec(w.url+"/a"))
 	k := w.start("w1", keeper.Options{Ping: 100 * time.Millisecond, Silence: 300 * time.Millisecond}, lease.Options{})
@@ -186,6 +194,7 @@ func TestDeafUpstreamIsLeft(t *testing.T) {
 }
 
 func TestHungSinkDoesNotHangTheStop(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 100})
 	w.put("a", spec(w.url+"/a"))
 	hung, free := make(chan struct{}, 100), make(chan struct{})
@@ -222,6 +231,7 @@ func TestHungSinkDoesNotHangTheStop(t *testing.T) {
 }
 
 func TestZombieIsRefusedBySinkAndUpstream(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 200})
 	w.put("a", spec(w.url+"/a"))
 	one := w.start("w1", keeper.Options{}, lease.Options{Lease: time.Hour})
@@ -241,6 +251,7 @@ func TestZombieIsRefusedBySinkAndUpstream(t *testing.T) {
 }
 
 func TestEgressIsAskedAtTheDial(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 100})
 	w.put("a", spec(w.url+"/a"))
 	d := dialer()
@@ -256,6 +267,7 @@ func TestEgressIsAskedAtTheDial(t *testing.T) {
 }
 
 func TestHandshakeThatHangs(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 100})
 	w.put("a", spec(frozen(t)+"/a"))
 	k := w.start("w1", keeper.Options{DialTimeout: 50 * time.Millisecond}, lease.Options{})
@@ -264,6 +276,7 @@ func TestHandshakeThatHangs(t *testing.T) {
 }
 
 func TestBrokenRowIsShown(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 100})
 	if _, err := w.store.Put(context.Background(), lease.Put{ID: "a", Desired: lease.Started, URL: "ftp://x", Spec: []byte("{}")}); err != nil {
 		t.Fatal(err)
@@ -278,6 +291,7 @@ func TestBrokenRowIsShown(t *testing.T) {
 }
 
 func TestOptionsNameTheFault(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		o    keeper.Options
 		want string

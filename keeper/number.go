@@ -24,6 +24,9 @@ func numberOf(message []byte, path []string) (int64, error) {
 	if len(text) > 1 && text[0] == '"' {
 		text = text[1 : len(text)-1]
 	}
+	if text == "" {
+		return 0, errNoNumber
+	}
 	return parseSeq(text)
 }
 
