@@ -280,7 +280,7 @@ func (r *roomReader) alive(ctx context.Context) error {
 	if !h.exists() {
 		return fmt.Errorf("%w: %s", room.ErrNotFound, r.host.id)
 	}
-	if at := r.cursor(); at.Epoch == h.cursor().Epoch && h.cursor().Before(at) { // its log is shorter than what was read
+	if at := r.cursor(); h.cursor().Before(at) { // its log is shorter than what was read, or that was another server's
 		return &roomGap{at, h.cursor()}
 	}
 	return nil

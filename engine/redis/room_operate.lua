@@ -204,7 +204,8 @@ end
 local id = string.match(call('INFO', 'replication'), 'master_replid:(%x+)') or rep('0', 40)
 local lost = replid ~= '' and replid ~= id and H.revision > 0
 if lost then
-  H.epoch, H.n, first_n = H.epoch + 1, 0, 1
+  -- Two servers that believe to be the master both begin an epoch; by the clock (ms) they are not the same one.
+  H.epoch, H.n, first_n = math.max(H.epoch + 1, math.floor(clock / 1000)), 0, 1
   if H.pre == 0 then H.seq = H.seq + SKIP end
   H.pause = math.max(H.at, clock) + tonumber(ARGV[3])
 end
