@@ -6,7 +6,10 @@
 //   - metric: waiting (default): one replica for each target waiters, 100 unless
 //     the trigger says otherwise;
 //   - metric: instances: as many replicas as GET /admin/v1/analysis recommends.
-//     The room needs capacity.per_instance.
+//     The room needs capacity.per_instance;
+//   - metric: workers, without a room: as many replicas as the keeper of
+//     connections should have, connections / keeper.cap, more after 2 minutes
+//     and fewer after 15. See [Keeper].
 //
 // A scaled object is active while anybody waits in its room or is inside, so
 // that scaling to zero throws nobody out. What the server cannot answer is an

@@ -36,6 +36,12 @@ type Rooms interface {
 	Demand(ctx context.Context, room string) (Demand, error)
 }
 
+// Keeper may be implemented by [Rooms] too, for triggers with metric: workers.
+type Keeper interface {
+	// Workers is how many workers should hold connections, and whether there is any; or why it is not known now.
+	Workers(ctx context.Context) (recommended int64, any bool, err error)
+}
+
 // Options of New. The zero value works.
 type Options struct {
 	// Credentials are those of TLS. Default: plain text.
@@ -97,7 +103,8 @@ type scaler struct {
 // trigger is what a ScaledObject asks for.
 type trigger struct {
 	room    string
-	byCount bool // metric: instances
+	byCount bool // metric: instances, or workers
+	keeper  bool // metric: workers
 	target  int64
 }
 
@@ -109,16 +116,19 @@ func parse(ref *pb.ScaledObjectRef) (trigger, error) {
 		return trigger{}, status.Errorf(codes.InvalidArgument, "ScaledObject %s/%s: "+format, append([]any{ref.GetNamespace(), ref.GetName()}, args...)...)
 	}
 	m := ref.GetScalerMetadata()
-	t := trigger{room: m["room"], target: usualTarget}
-	if t.room == "" {
+	t := trigger{room: m["room"], target: usualTarget, keeper: m["metric"] == "workers"}
+	if t.keeper && t.room != "" {
+		return bad("metadata.room: metric: workers is of the keeper of connections and of no room; remove it")
+	}
+	if t.room == "" && !t.keeper {
 		return bad("metadata.room is missing; name the usher room to scale by")
 	}
 	switch metric := m["metric"]; metric {
 	case "", "waiting":
-	case "instances":
+	case "instances", "workers":
 		t.byCount, t.target = true, 1
 	default:
-		return bad("metadata.metric: %q is unknown; use waiting or instances", metric)
+		return bad("metadata.metric: %q is unknown; use waiting, instances or workers", metric)
 	}
 	if text, ok := m["target"]; ok && t.byCount {
 		return bad("metadata.target belongs to metric: waiting; remove it")
@@ -134,6 +144,9 @@ func parse(ref *pb.ScaledObjectRef) (trigger, error) {
 
 // name is the metric's, which an HPA shows.
 func (t trigger) name() string {
+	if t.keeper {
+		return "usher-keeper-workers"
+	}
 	if t.byCount {
 		return "usher-" + t.room + "-instances"
 	}
@@ -146,6 +159,10 @@ func (s *scaler) demand(ctx context.Context, ref *pb.ScaledObjectRef) (trigger, 
 	if err != nil {
 		return t, Demand{}, err
 	}
+	if t.keeper {
+		d, err := s.workers(ctx)
+		return t, d, err
+	}
 	d, err := s.rooms.Demand(ctx, t.room)
 	switch {
 	case errors.Is(err, ErrNoRoom):
@@ -156,6 +173,22 @@ func (s *scaler) demand(ctx context.Context, ref *pb.ScaledObjectRef) (trigger, 
 		return t, d, status.Errorf(codes.FailedPrecondition, "room %s has no capacity.per_instance, so no number of instances is recommended; give it one, or scale by metric: waiting", t.room)
 	}
 	return t, d, nil
+}
+
+func (s *scaler) workers(ctx context.Context) (Demand, error) {
+	k, ok := s.rooms.(Keeper)
+	if !ok {
+		return Demand{}, status.Error(codes.FailedPrecondition, "this usher keeps no connections; add keeper: {} to its file, or ask one that does")
+	}
+	n, any, err := k.Workers(ctx)
+	if err != nil {
+		return Demand{}, status.Error(codes.Unavailable, err.Error())
+	}
+	d := Demand{Instances: n}
+	if any {
+		d.Active = 1
+	}
+	return d, nil
 }
 
 // IsActive implements the protocol: false lets KEDA scale to zero.

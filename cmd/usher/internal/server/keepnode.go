@@ -26,6 +26,7 @@ type KeepNode struct {
 	cfg    *config.Config
 	log    *slog.Logger
 	admin  *listener
+	scaler *scaler // nil: no keda: section
 	redis  rueidis.Client
 	keep   *keep.Keep
 	cancel context.CancelFunc
@@ -47,6 +48,9 @@ func StartKeep(ctx context.Context, cfg *config.Config, log *slog.Logger) (*Keep
 func (n *KeepNode) up(ctx context.Context) (err error) {
 	raiseFileLimit(n.log)
 	if n.admin, err = openListener(ctx, n.cfg.Admin.Listen, n.cfg.Admin.TLS, "admin", "--admin-listen (admin.listen)"); err != nil {
+		return err
+	}
+	if n.scaler, err = openScaler(ctx, n.cfg.Keda); err != nil {
 		return err
 	}
 	if n.cfg.Engine.Kind == "memory" {
@@ -95,6 +99,11 @@ func (n *KeepNode) up(ctx context.Context) (err error) {
 			n.broke <- n.admin.srv.Serve(n.admin.Listener)
 		}
 	}()
+	if n.scaler != nil {
+		n.scaler.answer(keepDemands{n.keep})
+		go func() { _ = n.scaler.srv.Serve(n.scaler.Listener) }()
+		n.log.Info("KEDA is answered", "listen", n.scaler.Addr().String(), "tls", n.scaler.cert != nil)
+	}
 	run, cancel := context.WithCancel(context.Background())
 	n.cancel = cancel
 	go func() { n.ended <- n.keep.Run(run, n.cfg.Node.Drain) }()
@@ -150,6 +159,9 @@ func (n *KeepNode) down() error {
 			_ = n.admin.Close()
 		}
 	}
+	last, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	n.scaler.shutdown(last)
 	if n.keep != nil {
 		err = n.keep.Close()
 	}

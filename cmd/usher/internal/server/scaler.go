@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/ushergo/usher/cmd/usher/internal/keep"
+	"github.com/ushergo/usher/config"
 	"github.com/ushergo/usher/keda"
 )
 
@@ -20,8 +22,7 @@ type scaler struct {
 }
 
 // openScaler listens, so that a taken port is found before anything is read; nil where none is configured.
-func (s *Server) openScaler(ctx context.Context) (*scaler, error) {
-	conf := s.cfg.Keda
+func openScaler(ctx context.Context, conf config.Keda) (*scaler, error) {
 	if conf.Listen == "" {
 		return nil, nil
 	}
@@ -36,16 +37,21 @@ func (s *Server) openScaler(ctx context.Context) (*scaler, error) {
 	return &scaler{Listener: l, cert: cert}, nil
 }
 
+// answer makes the server.
+func (k *scaler) answer(rooms keda.Rooms) {
+	var opts keda.Options
+	if k.cert != nil {
+		opts.Credentials = credentials.NewTLS(k.cert.tlsConfig())
+	}
+	k.srv = keda.New(rooms, opts)
+}
+
 func (s *Server) serveScaler() {
 	k := s.scaler
 	if k == nil {
 		return
 	}
-	var opts keda.Options
-	if k.cert != nil {
-		opts.Credentials = credentials.NewTLS(k.cert.tlsConfig())
-	}
-	k.srv = keda.New(demands{s}, opts)
+	k.answer(demands{s})
 	s.background.Go(func() {
 		if err := k.srv.Serve(k.Listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			s.failed <- fmt.Errorf("listening on %s ended: %w", k.Addr(), err)
@@ -83,6 +89,26 @@ func (d demands) Demand(_ context.Context, id string) (keda.Demand, error) {
 	}
 	return out, nil
 }
+
+// Workers implements keda.Keeper.
+func (d demands) Workers(context.Context) (int64, bool, error) { return workers(d.s.keep) }
+
+func workers(k *keep.Keep) (int64, bool, error) {
+	if k == nil {
+		return 0, false, errors.New("this usher keeps no connections; add keeper: {} to its file")
+	}
+	a := k.Advice()
+	if a.Cap == 0 {
+		return 0, false, errors.New("the worker has just begun")
+	}
+	return int64(a.Recommended), a.Connections > 0, k.Health()
+}
+
+// keepDemands tells KEDA what a worker without rooms knows.
+type keepDemands struct{ k *keep.Keep }
+
+func (keepDemands) Demand(context.Context, string) (keda.Demand, error) { return keda.Demand{}, keda.ErrNoRoom }
+func (d keepDemands) Workers(context.Context) (int64, bool, error)      { return workers(d.k) }
 
 // ScalerAddr is the address that KEDA is answered on; empty where none is.
 func (s *Server) ScalerAddr() string {

@@ -122,7 +122,7 @@ func (s *Server) up(ctx context.Context, opts options) error {
 	if s.admin, err = openListener(ctx, s.cfg.Admin.Listen, s.cfg.Admin.TLS, "admin", "--admin-listen (admin.listen)"); err != nil {
 		return err
 	}
-	if s.scaler, err = s.openScaler(ctx); err != nil {
+	if s.scaler, err = openScaler(ctx, s.cfg.Keda); err != nil {
 		return err
 	}
 	if s.cfg.Engine.Kind == "memory" {
