@@ -141,7 +141,7 @@ func TestErrorsNameTheMend(t *testing.T) {
 	}{
 		{ref(), codes.InvalidArgument, "ScaledObject shop/shop: metadata.room is missing"},
 		{nil, codes.InvalidArgument, "metadata.room is missing"},
-		{ref("room", "plain", "metric", "sessions"), codes.InvalidArgument, "use waiting or instances"},
+		{ref("room", "plain", "metric", "sessions"), codes.InvalidArgument, "use waiting, instances or workers"},
 		{ref("room", "plain", "target", "many"), codes.InvalidArgument, "metadata.target"},
 		{ref("room", "plain", "target", "0"), codes.InvalidArgument, "metadata.target"},
 		{ref("room", "plain", "metric", "instances", "target", "5"), codes.InvalidArgument, "belongs to metric: waiting"},

@@ -107,8 +107,10 @@ func workers(k *keep.Keep) (int64, bool, error) {
 // keepDemands tells KEDA what a worker without rooms knows.
 type keepDemands struct{ k *keep.Keep }
 
-func (keepDemands) Demand(context.Context, string) (keda.Demand, error) { return keda.Demand{}, keda.ErrNoRoom }
-func (d keepDemands) Workers(context.Context) (int64, bool, error)      { return workers(d.k) }
+func (keepDemands) Demand(context.Context, string) (keda.Demand, error) {
+	return keda.Demand{}, keda.ErrNoRoom
+}
+func (d keepDemands) Workers(context.Context) (int64, bool, error) { return workers(d.k) }
 
 // ScalerAddr is the address that KEDA is answered on; empty where none is.
 func (s *Server) ScalerAddr() string {
