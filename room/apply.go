@@ -16,7 +16,7 @@ func (m *Machine) Apply(e *Event) error {
 		c, i := m.tickets.find(e.Ref)
 		switch e.Type {
 		case Entered:
-			if e.Seq <= m.seq {
+			if e.Seq <= m.seq && (m.Epoch < 2 || e.Prequeue || c != nil || m.known(e.Seq)) { // else it was lost, and is taken up again
 				return fmt.Errorf("%w: event %d.%d gives seq %d again", ErrLayout, e.Epoch, e.N, e.Seq)
 			}
 		case Admitted, Abandoned:
@@ -37,12 +37,18 @@ func (m *Machine) Apply(e *Event) error {
 	return nil
 }
 
+// known says whether there is a ticket with that seq.
+func (m *Machine) known(seq uint64) bool {
+	c, i := m.tickets.at(seq)
+	return c != nil && c.state[i] != codeNone
+}
+
 // apply is the only thing that changes what a log would have to bring back.
 func (m *Machine) apply(e *Event) {
 	m.Epoch, m.N, m.at, m.now = e.Epoch, e.N, max(m.at, e.At), max(m.now, e.Room)
 	switch e.Type {
 	case Entered:
-		m.seq = e.Seq
+		m.seq = max(m.seq, e.Seq)
 		m.tickets.put(e.Ref, e.Request, m.tick())
 		if e.Request != [16]byte{} {
 			m.requests[e.Request] = e.Seq

@@ -28,7 +28,13 @@ type Command struct {
 	NewID   ID       // enter: the id if a new ticket is made; never used twice
 	Request [16]byte // enter: HMAC of the request id; zero: none
 	Refs    []Ref    // heard: at most MaxMoves
-	Rand    uint64   // random bits for order "random": tick, leave, enter, configure, state
+
+	// With Ref: when the presented ticket was signed, µs since 1970 (0: not known), and whether a validly signed admission of
+	// it was presented too. An engine that may lose in a failover what it has answered takes up again by them what it lost.
+	Issued   int64
+	Admitted bool
+
+	Rand uint64 // random bits for order "random": tick, leave, enter, configure, state
 
 	Config     *Config // configure
 	Digest     string  // configure: of what the file says; empty: the admin API asks

@@ -40,8 +40,14 @@ func (l *Line) Positioned() int { return l.n }
 func (l *Line) end() uint64 { return l.base + uint64(len(l.words))*64 }
 
 func (l *Line) add(pos uint64) {
-	if pos <= l.base {
+	if pos == 0 {
 		return
+	}
+	if pos <= l.base { // a failover lost it, and it is taken up again
+		base := (pos - 1) / blockBits * blockBits
+		l.words = append(make([]uint64, (l.base-base)/64), l.words...)
+		l.base = base
+		l.rebuild()
 	}
 	l.skip(pos)
 	i := pos - l.base - 1

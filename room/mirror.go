@@ -59,7 +59,7 @@ func (m *Mirror) Apply(e *Event) (ok bool) {
 	m.Line.apply(e)
 	switch e.Type {
 	case Entered:
-		s.LastSeq = e.Seq
+		s.LastSeq = max(s.LastSeq, e.Seq)
 	case Admitted:
 		m.Inside[e.ID] = Inside{Seq: e.Seq}
 		s.AdmittedTotal++

@@ -66,10 +66,15 @@ func (t *tickets) find(ref Ref) (*chunk, int) {
 	return c, i
 }
 
-// put adds a ticket as waiting. Seqs rise.
+// put adds a ticket as waiting. Seqs rise, but for tickets that a failover lost.
 func (t *tickets) put(ref Ref, request [16]byte, seen uint32) {
 	if len(t.chunks) == 0 { // skip what was never here
 		t.base = (ref.Seq - 1) / chunkLen * chunkLen
+	}
+	if ref.Seq <= t.base { // lost in a failover, and taken up again
+		base := (ref.Seq - 1) / chunkLen * chunkLen
+		t.chunks = append(make([]*chunk, (t.base-base)/chunkLen), t.chunks...)
+		t.base = base
 	}
 	i := ref.Seq - t.base - 1
 	for i/chunkLen >= uint64(len(t.chunks)) {

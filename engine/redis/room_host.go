@@ -166,7 +166,7 @@ func (h *roomHost) fly(batch []*roomCommand) {
 // call makes one call of the script, answers the commands that it obeyed, and returns the others.
 func (h *roomHost) call(ctx context.Context, batch []*roomCommand) (left []*roomCommand, err error) {
 	h.mu.Lock()
-	args := roomArgs{moves: roomMoves, pause: h.store.opts.FailoverPause, random: rand.Uint64(), root: h.root, seed: h.seed}
+	args := roomArgs{moves: h.store.opts.Moves, pause: h.store.opts.FailoverPause, random: rand.Uint64(), root: h.root, seed: h.seed}
 	h.mu.Unlock()
 	if args.seed != nil {
 		args.seedHash = seedHash(args.seed)

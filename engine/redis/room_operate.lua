@@ -206,8 +206,13 @@ local lost = replid ~= '' and replid ~= id and H.revision > 0
 if lost then
   -- Two servers that believe to be the master both begin an epoch; by the clock (ms) they are not the same one.
   H.epoch, H.n, first_n = math.max(H.epoch + 1, math.floor(clock / 1000)), 0, 1
-  if H.pre == 0 then H.seq = H.seq + SKIP end
-  H.pause = math.max(H.at, clock) + tonumber(ARGV[3])
+  local now = math.max(H.at, clock)
+  if H.pre == 0 then -- a prequeue's seqs have no gap; its order does not go by them
+    if H.lostat == 0 or now - H.lostat > MEMORY then H.lostfrom = H.seq + 1 end
+    H.seq = H.seq + SKIP
+    H.lostto = H.seq
+  end
+  H.lostat, H.pause = now, now + tonumber(ARGV[3])
 end
 replid = id
 
@@ -302,6 +307,7 @@ for j = 11, #ARGV do
   if op == 1 or op == 2 or op == 4 or op == 5 or op == 6 then
     seq = unpack_('>d', arg, 2)
     id = sub(arg, 10, 25)
+    adopt(seq, id, (unpack_('>d', arg, 26)), byte(arg, 34) == 1)
   end
   if op == 0 then
     -- A write that a full Redis takes stands first, so that ticks go on there: they make room.
@@ -310,11 +316,11 @@ for j = 11, #ARGV do
     abandon()
     forget()
   elseif op == 1 then
-    if H.phase == PREQUEUE and sub(arg, 66, 129) ~= call('HGET', BASE .. 'text', 'seedhash') then
+    if H.phase == PREQUEUE and sub(arg, 75, 138) ~= call('HGET', BASE .. 'text', 'seedhash') then
       save()
       return reply('seed', false, 0, plain, rest, call('HGET', BASE .. 'text', 'seed'))
     end
-    err, c, seq, id, created = enter(seq, id, sub(arg, 26, 41), sub(arg, 42, 57), sub(arg, 58, 65))
+    err, c, seq, id, created = enter(seq, id, sub(arg, 35, 50), sub(arg, 51, 66), sub(arg, 67, 74))
   elseif op == 2 then
     err, c = lookup(seq, id)
     if c == WAITING then hear(seq) end

@@ -36,7 +36,7 @@ end
 local NAMES = {'v', 'epoch', 'n', 'at', 'clock', 'now', 'revision', 'instances', 'limit', 'state', 'phase', 'closed', 'seq',
   'admitted', 'interval', 'slack', 'next', 'frac', 'floor', 'rec', 'line', 'pre', 'pren', 'pregone', 'active', 'per', 'idle', 'max',
   'claim', 'hold', 'grace', 'most', 'order', 'opens', 'prequeue', 'closes', 'pause', 'bytes', 'gone', 'sweep', 'scan', 'seeded',
-  'cut', 'orders', 'draws', 'cuts'}
+  'cut', 'lostfrom', 'lostto', 'lostat', 'orders', 'draws', 'cuts'}
 local H, orders, draws, cuts, replid = {}, {}, {}, {}, ''
 local raw = call('GET', KEYS[1])
 if raw then

@@ -86,6 +86,15 @@ func appendRef(b []byte, r room.Ref) []byte {
 	return append(appendDouble(b, float64(r.Seq)), r.ID[:]...)
 }
 
+// appendPresented writes a ticket that its holder has presented.
+func appendPresented(b []byte, c *room.Command) []byte {
+	admitted := byte(0)
+	if c.Admitted {
+		admitted = 1
+	}
+	return append(appendDouble(appendRef(b, c.Ref), float64(c.Issued)), admitted)
+}
+
 func appendText(b []byte, s string) []byte {
 	return append(binary.BigEndian.AppendUint32(b, uint32(len(s))), s...)
 }
@@ -98,14 +107,14 @@ func (a *roomArgs) pack(c *room.Command) []byte {
 	b := []byte{byte(c.Op)}
 	switch c.Op {
 	case room.OpEnter:
-		b = appendRef(b, c.Ref)
+		b = appendPresented(b, c)
 		b = append(append(b, c.NewID[:]...), c.Request[:]...)
 		if a.seed != nil {
 			b = binary.BigEndian.AppendUint64(b, room.OrderKey(a.seed, c.NewID))
 			b = append(b, a.seedHash...)
 		}
 	case room.OpStatus, room.OpClaim, room.OpRenew, room.OpLeave:
-		b = appendRef(b, c.Ref)
+		b = appendPresented(b, c)
 	case room.OpHeard:
 		for _, r := range c.Refs {
 			b = appendRef(b, r)

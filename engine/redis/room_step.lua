@@ -194,6 +194,39 @@ local function sweep()
   if call('EXISTS', key) == 0 then H.sweep = 0 end
 end
 
+local function admit(seq, pos)
+  emit(ADMITTED, 0, 0, seq, pos, id_of(seq))
+  set_code(seq, ACTIVE)
+  local s = {seq = seq, pos = pos, start = H.now, seen = H.now, cut = H.cut, claimed = 0}
+  session_put(s)
+  due(s)
+  if H.order ~= PASSTHROUGH then rate_take() end
+  H.admitted = H.admitted + 1
+  line_remove(pos)
+end
+
+-- After a failover: a validly signed ticket whose number was given before it and which is not known any more is taken up
+-- again at its own position, and one that was admitted gets a slot back if there is one. Tickets of a prequeue enter anew.
+local SKEW = 5000000 -- of the clock that signed it
+local function adopt(seq, id, issued, inside)
+  if H.lostat == 0 or H.at - H.lostat > MEMORY or issued == 0 or issued < H.lostat - MEMORY or issued > H.lostat + SKEW then return end
+  if seq >= H.lostfrom and seq <= H.lostto and code_of(seq) == 0 then
+    local k, i = chunk(seq)
+    call('SETRANGE', BASE .. 'i:' .. k, i * 16, id)
+    call('SETRANGE', BASE .. 's:' .. k, i, '\1')
+    hear(seq)
+    call('HINCRBY', BASE .. 'kept', k, 1)
+    call('ZADD', BASE .. 'silent', 'NX', tick(), k)
+    line_run(seq, 1)
+    H.n = H.n + 1
+    events[#events + 1] = pack('>BBddc0', 128 + ENTERED, 0, 1, seq, id)
+  end
+  if inside and find(seq, id) == WAITING then
+    local pos = pos_of(seq)
+    if pos ~= 0 and H.sweep == 0 and used() < H.limit then admit(seq, pos) end
+  end
+end
+
 -- Admits many from the head of a line in which everybody stands at the seq's own position: a chunk at a time, with few
 -- writes. Returns how many moves it made.
 local function promote_run(most)
@@ -273,14 +306,7 @@ local function promote()
     if lim > 0 and unpack_('>I4', call('GETRANGE', BASE .. 'p:' .. k, i * 4, i * 4 + 3)) < lim then
       end_waiter(seq, ABANDONED, R_ABANDONED)
     else
-      emit(ADMITTED, 0, 0, seq, pos, id_of(seq))
-      set_code(seq, ACTIVE)
-      local s = {seq = seq, pos = pos, start = H.now, seen = H.now, cut = H.cut, claimed = 0}
-      session_put(s)
-      due(s)
-      if H.order ~= PASSTHROUGH then rate_take() end
-      H.admitted = H.admitted + 1
-      line_remove(pos)
+      admit(seq, pos)
     end
     end
   end

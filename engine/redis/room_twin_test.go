@@ -62,7 +62,7 @@ func (w *roomTwin) step(cmd *room.Command) room.Result {
 	canon(events)
 	canon(wantEvents)
 	if !reflect.DeepEqual(plainEvents(events), plainEvents(wantEvents)) {
-		w.fail("events\n got %s\nwant %s", plainEvents(events), plainEvents(wantEvents))
+		w.failEvents(events, wantEvents)
 	}
 	if fmt.Sprint(got.Err) != fmt.Sprint(want.Err) && !(got.Err != nil && want.Err != nil && fmt.Sprintf("%.11s", got.Err) == fmt.Sprintf("%.11s", want.Err)) {
 		w.fail("error\n got %v\nwant %v", got.Err, want.Err)
@@ -83,6 +83,17 @@ func (w *roomTwin) fail(format string, args ...any) {
 	}
 	w.t.Logf("configuration: %+v", w.machine.Summary())
 	w.t.Fatalf(format, args...)
+}
+
+// failEvents names the first event that differs.
+func (w *roomTwin) failEvents(got, want []room.Event) {
+	w.t.Helper()
+	a, b := plainEvents(got), plainEvents(want)
+	i := 0
+	for i < len(a) && i < len(b) && a[i] == b[i] {
+		i++
+	}
+	w.fail("%d events, want %d; from the one with index %d on\n got %.1000s\nwant %.1000s", len(a), len(b), i, a[i:], b[i:])
 }
 
 // canon sorts neighbours that expired in one step: which of them comes first is nobody's concern.
@@ -344,7 +355,7 @@ func (w *roomTwin) burst() {
 	}
 	w.trace = append(w.trace, fmt.Sprintf("burst of %d", n))
 	if got := w.news(); !reflect.DeepEqual(plainEvents(got), plainEvents(want)) {
-		w.fail("events of a burst\n got %s\nwant %s", plainEvents(got), plainEvents(want))
+		w.failEvents(got, want)
 	}
 }
 
@@ -393,7 +404,7 @@ func TestRoomTwin(t *testing.T) {
 func newRoomTwin(t *testing.T, c rueidis.Client, seed uint64, id string) *roomTwin {
 	w := &roomTwin{t: t, rng: rand.New(rand.NewPCG(seed, 7)), machine: room.NewMachine(), id: id}
 	w.clock.Store(1_700_000_000_000_000)
-	opts := redis.RoomOptions{Now: w.clock.Load, Owns: func(string) bool { return false }}
+	opts := redis.RoomOptions{Moves: room.MaxMoves, Now: w.clock.Load, Owns: func(string) bool { return false }}
 	w.fresh = func() *redis.Rooms {
 		s, err := redis.NewRooms(context.Background(), c, opts)
 		if err != nil {
