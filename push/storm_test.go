@@ -117,9 +117,13 @@ func TestChurnDuringBroadcast(t *testing.T) { // cases/push 3
 		}
 	})
 	var mu sync.Mutex
+	times := 100
+	if testing.Short() {
+		times = 30
+	}
 	for w := range 4 {
 		wg.Go(func() {
-			for i := range 100 {
+			for i := range times {
 				mu.Lock() // the listener pairs one at a time
 				c, err := tryJoin(t, h, s, l, (w*16+i)%64, nil)
 				mu.Unlock()
