@@ -51,7 +51,7 @@ func table() []rule {
 		{folder: "relay/roomlog", ours: []string{"relay", "room"}, why: "it reads rooms, and knows no engine"},
 		{folder: "relay/...", ours: []string{"relay", "lease", "egress"}, others: []string{"*"}, http: true, why: "each sink brings its own client"},
 		{folder: "relay", ours: []string{"lease"}, why: "relay knows no SDK"},
-		{folder: "keeper/...", ours: []string{"keeper"}, others: []string{"*"}, http: true, why: "each sink brings its own client"},
+		{folder: "keeper/...", ours: []string{"keeper", "relay"}, others: []string{"*"}, http: true, why: "each sink brings its own client"},
 		{folder: "keeper", ours: []string{"lease", "egress"}, others: []string{"github.com/gobwas/"}, http: true, why: "keeper knows no engine"},
 
 		{folder: "token", others: []string{"github.com/go-jose/go-jose/"}, why: "token stands alone, on one JOSE library"},
