@@ -245,6 +245,8 @@ func TestProblemsSayWhereWhatAndHow(t *testing.T) {
 			`usher.yaml:1:30: keeper.silence: 45s is less than two pings (1m)`},
 		{"keeper table", "keeper: {store: dynamodb}\n",
 			`keeper.dynamodb.table: is missing beside store: dynamodb`},
+		{"keeper both", "keeper: {sink: 'sqlite:x.db', to: {stdout: true}}\n",
+			`keeper.to: is given together with sink; keep one of the two`},
 		{"keeper sink", "keeper: {sink: ./x.db}\n",
 			`usher.yaml:1:16: keeper.sink: is no sink; begin it with sqlite:, postgres://, mysql: or dynamodb:`},
 		{"tab", "rooms:\n\t- id: a\n",

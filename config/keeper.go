@@ -34,6 +34,8 @@ type Keeper struct {
 
 	// Where messages are stored, or USHER_KEEPER_SINK: sqlite:FILE, postgres://USER:PASSWORD@HOST/DATABASE, mysql:USER:PASSWORD@tcp(HOST:3306)/DATABASE or dynamodb:TABLE. Empty: keeper.db in the data folder.
 	Sink Secret `yaml:"sink"`
+	// Sends messages to a sink of relays instead, at least once, each named by connection and number. One of its keys.
+	To RelayTo `yaml:"to"`
 	// How long one call of the sink may take.
 	StoreTimeout time.Duration `yaml:"store_timeout" default:"10s" min:"100ms" max:"5m"`
 	// Calls of the sink at once.
@@ -92,6 +94,15 @@ func (k *checker) keeper() {
 	}
 	if c.MaxReconnect < c.Reconnect {
 		k.add("keeper.max_reconnect", "is less than reconnect", "make it the larger one")
+	}
+	switch kinds := c.To.Kinds(); {
+	case len(kinds) > 1:
+		k.one("keeper.to", kinds, "")
+	case len(kinds) == 1 && !c.Sink.Empty():
+		k.add("keeper.to", "is given together with sink", "keep one of the two")
+	}
+	if u := c.To.Webhook.URL; u != "" {
+		k.webhook("keeper.to.webhook.url", u)
 	}
 	switch kind, rest, ok := strings.Cut(c.Sink.Reveal(), ":"); {
 	case c.Sink.Empty():

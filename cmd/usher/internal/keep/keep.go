@@ -104,6 +104,9 @@ func (k *Keep) Where() (leases, messages string) {
 	if k.cfg.Keeper.Store == "dynamodb" {
 		leases = "dynamodb:" + k.cfg.Keeper.DynamoDB.Table
 	}
+	if kinds := k.cfg.Keeper.To.Kinds(); len(kinds) > 0 {
+		return leases, "to " + kinds[0]
+	}
 	return leases, redacted(k.sinkURL())
 }
 

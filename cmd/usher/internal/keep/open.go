@@ -2,15 +2,18 @@ package keep
 
 import (
 	"context"
+	"os"
 	"strings"
 
 	"github.com/redis/rueidis"
 
+	"github.com/ushergo/usher/cmd/usher/internal/relays"
 	"github.com/ushergo/usher/engine/dynamodb"
 	"github.com/ushergo/usher/engine/memory"
 	"github.com/ushergo/usher/engine/redis"
 	"github.com/ushergo/usher/keeper"
 	"github.com/ushergo/usher/keeper/dynamosink"
+	"github.com/ushergo/usher/keeper/relaysink"
 	"github.com/ushergo/usher/keeper/sqlsink"
 	"github.com/ushergo/usher/lease"
 )
@@ -36,6 +39,14 @@ func (k *Keep) openStore(ctx context.Context, client rueidis.Client) (lease.Stor
 }
 
 func (k *Keep) openSink(ctx context.Context) (keeper.Sink, error) {
+	if c := &k.cfg.Keeper; len(c.To.Kinds()) > 0 {
+		s, err := relays.OpenSink(ctx, c.To, k.cfg.Egress.Allow, c.StoreTimeout, os.Stdout)
+		if err != nil {
+			return nil, err
+		}
+		k.close = append(k.close, s.Close)
+		return relaysink.New(s, 0), nil
+	}
 	url := k.sinkURL()
 	if table, ok := strings.CutPrefix(url, "dynamodb:"); ok {
 		c := &k.cfg.Keeper.DynamoDB
