@@ -9,7 +9,8 @@ import (
 
 // Causes of the end of a function's or a lock's context (context.Cause).
 var (
-	// ErrLost: this worker could not say for so long that it lives that others may own the resource by now, or they do.
+	// ErrLost: this worker could not say for so long that it lives that others may own the resource by now, or they do, or a
+	// flush found the row gone.
 	ErrLost = errors.New("lease: lost")
 	// ErrStopped: the resource's desired state is not started any more.
 	ErrStopped = errors.New("lease: the resource is to be stopped")

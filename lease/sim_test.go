@@ -119,7 +119,7 @@ func (n *simNode) doBeat() {
 		var j Joined
 		n.ask(func(m *Machine, now int64) { j = m.Join(Join{Worker: n.name, Token: fmt.Sprint(n.name, n.s.n)}, now) }, func() {
 			if j.OK && n.owner == (Owner{}) {
-				n.owner, n.beat = j.Owner, 0
+				n.owner, n.view.me, n.beat = j.Owner, j.Owner, 0
 			}
 		})
 		return
@@ -132,7 +132,7 @@ func (n *simNode) doBeat() {
 		case ok:
 			n.trust.beaten(started)
 		default:
-			n.owner, n.trust.until, n.holds = Owner{}, 0, map[string]uint64{}
+			n.owner, n.view.me, n.trust.until, n.holds = Owner{}, Owner{}, 0, map[string]uint64{}
 		}
 	})
 }

@@ -9,11 +9,10 @@ import (
 // maxOrphans bounds one look.
 const maxOrphans = 1 << 15
 
-// observing reads the others' rows, marks those that stood still, and takes what they leave.
+// observing reads the others' rows, marks those that stood still, and has what they leave gathered.
 func (w *Worker) observing() {
 	again := make(chan struct{}, 1)
 	kick(again)
-	swept := w.opts.elapsed()
 	w.every(w.opts.Observe, again, func(ctx context.Context) {
 		p, ok := w.observe(ctx)
 		if !ok {
@@ -37,9 +36,8 @@ func (w *Worker) observing() {
 		}
 		hungry := len(w.holds) < min(w.view.share(), w.opts.Cap) && (w.view.crowded() || w.orphans > 0)
 		w.mu.Unlock()
-		if p.changed || hungry || now-swept >= w.opts.Sweep {
-			swept = now
-			w.gather(ctx)
+		if p.changed || hungry {
+			kick(w.collect)
 		}
 	})
 }
@@ -82,8 +80,6 @@ func (w *Worker) gather(ctx context.Context) {
 	if w.opts.Serve == nil {
 		return
 	}
-	w.gathering.Lock()
-	defer w.gathering.Unlock()
 	w.mu.Lock()
 	living, may := w.view.owners(), !w.closing && w.trust.holds(w.opts.elapsed()) && w.view.lives(w.owner)
 	w.mu.Unlock()
@@ -232,7 +228,7 @@ func (w *Worker) reconciling() {
 		if err := w.reconcile(one); err != nil && ctx.Err() == nil {
 			w.opts.Logger.Warn("desired states cannot be read; trying again", "err", err)
 		}
-		w.gather(ctx)
+		kick(w.collect)
 		select { // however often it is woken
 		case <-ctx.Done():
 		case <-time.After(w.opts.Observe / 5):

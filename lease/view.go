@@ -14,6 +14,7 @@ import (
 // a margin earlier.
 type view struct {
 	self   string
+	me     Owner // zero: not joined; one of its own name may be a predecessor that crashed
 	lease  time.Duration
 	gap    time.Duration // between two reads, what is more than this counts against nobody
 	forget time.Duration // how long dead rows are kept
@@ -77,7 +78,7 @@ func (v *view) step(rows []WorkerRow, started, ended time.Duration) (p plan) {
 				p.forget = append(p.forget, row.Owner)
 			}
 			continue
-		case stood >= v.lease && row.Worker != v.self:
+		case stood >= v.lease && row.Owner != v.me:
 			p.mark = append(p.mark, Mark{row.Owner, row.Beat})
 		}
 		v.living = append(v.living, row)

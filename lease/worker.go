@@ -24,10 +24,11 @@ type Worker struct {
 	end  context.CancelFunc
 	wg   sync.WaitGroup
 
-	slots chan struct{} // rows released side by side
-	wake  chan struct{} // look at desired state and orphans now
-	ask   chan struct{} // look at locks now
-	hurry chan struct{} // beat now
+	slots   chan struct{} // rows released side by side
+	wake    chan struct{} // look at desired state and orphans now
+	collect chan struct{} // look for orphans now
+	ask     chan struct{} // look at locks now
+	hurry   chan struct{} // beat now
 
 	mu      sync.Mutex
 	view    *view
@@ -43,8 +44,6 @@ type Worker struct {
 	idle    chan struct{} // closed when closing, and all have returned
 	linger  chan struct{} // closed when not all have, and rows are released one by one
 	written chan struct{} // closed when the last cursors are written
-
-	gathering sync.Mutex // held while orphans are taken
 }
 
 // New begins a worker. It joins the store, as soon as that answers, and beats until Close. Errors are those of
@@ -56,7 +55,7 @@ func New(store Store, opts Options) (*Worker, error) {
 	o := opts.withDefaults()
 	w := &Worker{
 		store: store, opts: o, name: o.Worker,
-		slots: make(chan struct{}, o.Parallel), wake: make(chan struct{}, 1), ask: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
+		slots: make(chan struct{}, o.Parallel), wake: make(chan struct{}, 1), collect: make(chan struct{}, 1), ask: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
 		holds: map[string]*hold{}, waits: map[string][]*waiter{}, before: map[string]uint64{},
 		trust: trust{length: o.Lease - o.Margin}, idle: make(chan struct{}), linger: make(chan struct{}), written: make(chan struct{}),
 	}
@@ -71,6 +70,7 @@ func New(store Store, opts Options) (*Worker, error) {
 	w.wg.Go(w.beating)
 	w.wg.Go(w.observing)
 	w.wg.Go(w.reconciling)
+	w.wg.Go(func() { w.every(o.Sweep, w.collect, w.gather) })
 	w.wg.Go(w.flushing)
 	w.wg.Go(w.locking)
 	if watcher, ok := store.(Watcher); ok {
@@ -199,7 +199,7 @@ func (w *Worker) beating() {
 			owner, n = joined.Owner, 0
 			token = rand.Text()
 			w.mu.Lock()
-			w.owner = owner
+			w.owner, w.view.me = owner, owner
 			w.mu.Unlock()
 		}
 		n++
@@ -218,7 +218,7 @@ func (w *Worker) beating() {
 			return min(w.opts.Beat, w.opts.Lease/20)
 		}
 		w.beaten(started)
-		return w.opts.Beat
+		return max(w.opts.Beat-(w.opts.elapsed()-started), 0)
 	})
 }
 
@@ -299,7 +299,7 @@ func (w *Worker) died(owner Owner, cause error) {
 	defer w.mu.Unlock()
 	w.opts.Logger.Error("this worker was declared dead; it stops what it did and begins anew", "worker", owner, "err", cause)
 	w.trust.until = 0
-	w.owner = Owner{}
+	w.owner, w.view.me = Owner{}, Owner{}
 	w.cancelAll(cause)
 }
 
