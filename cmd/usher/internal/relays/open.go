@@ -10,8 +10,10 @@ import (
 	"github.com/ushergo/usher/config"
 	"github.com/ushergo/usher/egress"
 	"github.com/ushergo/usher/relay"
+	"github.com/ushergo/usher/relay/kafka"
 	"github.com/ushergo/usher/relay/lines"
 	"github.com/ushergo/usher/relay/sqltable"
+	"github.com/ushergo/usher/relay/sqs"
 	"github.com/ushergo/usher/relay/webhook"
 )
 
@@ -36,7 +38,7 @@ func (m *means) openSource(_ context.Context, r *config.Relay) (relay.Source, er
 }
 
 // openSink makes the sink of a relay. ctx bounds the opening alone.
-func (m *means) openSink(_ context.Context, r *config.Relay) (relay.Sink, error) {
+func (m *means) openSink(ctx context.Context, r *config.Relay) (relay.Sink, error) {
 	to := &r.To
 	kinds := to.Kinds()
 	if len(kinds) != 1 {
@@ -54,6 +56,18 @@ func (m *means) openSink(_ context.Context, r *config.Relay) (relay.Sink, error)
 		return lines.Open(to.File.Path, to.File.Sync)
 	case "stdout":
 		return lines.To(m.stdout), nil
+	case "kafka":
+		k := &to.Kafka
+		return kafka.Open(kafka.Options{
+			Brokers: k.Brokers, Topic: k.Topic, TLS: k.TLS, Username: k.Username, Password: k.Password.Reveal(), Mechanism: k.Mechanism,
+			Timeout: min(r.Timeout, 10*time.Second),
+		})
+	case "sqs":
+		return sqs.Open(ctx, sqsQueue(to.SQS))
 	}
 	return nil, fmt.Errorf("relay %s: to.%s is not in this build", r.ID, kinds[0])
+}
+
+func sqsQueue(q config.RelaySQS) sqs.Options {
+	return sqs.Options{Queue: q.Queue, Region: q.Region, Endpoint: q.Endpoint}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/ushergo/usher/lease"
 	"github.com/ushergo/usher/relay"
 	"github.com/ushergo/usher/relay/roomlog"
+	"github.com/ushergo/usher/relay/sqs"
 	"github.com/ushergo/usher/room"
 )
 
@@ -97,6 +98,11 @@ func (rs *Relays) open(ctx context.Context, o *Options, conf *config.Relay) (r *
 		r.close = append(r.close, closer)
 	}
 	dead := o.Dead
+	if q := conf.DeadLetters.SQS; q.Queue != "" {
+		if dead, err = sqs.OpenDeadLetters(ctx, sqsQueue(q)); err != nil {
+			return r, err
+		}
+	}
 	opts := Tuned(conf)
 	opts.Source, opts.Sink, opts.Leases, opts.Dead = r.source, sink, leases, dead
 	opts.Lease, opts.Logger, opts.Observer = o.Lease, o.Logger, rs.metrics.of(conf.ID)
