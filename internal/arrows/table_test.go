@@ -69,6 +69,7 @@ func table() []rule {
 		{folder: "config/internal/...", ours: []string{"config"}, why: "the generator reads the structs alone"},
 		{folder: "config", ours: []string{"room"}, others: []string{"go.yaml.in/yaml/"}, why: "config turns a file into values"},
 
+		{folder: "deploy", why: "tests what lies in its folder; nothing to import"},
 		{folder: "cmd/...", ours: []string{"*"}, others: []string{"*"}, http: true, why: "cmd puts everything together"},
 		{folder: "examples/...", ours: append(features(), "keeper", "keeper/...", "egress", "engine/dynamodb", "gate/gatehttp", "admission", "web", "config", "examples/...", "engine/memory", "engine/redis"), others: []string{"*"}, http: true, why: "examples use public packages, as a reader would"},
 		{folder: "internal/...", ours: []string{"*"}, others: []string{"*"}, http: true, why: "helpers of commands and tests"},
