@@ -219,3 +219,40 @@ func TestKeeperStatus(t *testing.T) {
 		t.Fatalf("%v", doc)
 	}
 }
+
+func TestKeeperPage(t *testing.T) {
+	store, err := memory.OpenLeases("", "svc", memory.LeaseOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	ask := func(o svc.Options, method string) *httptest.ResponseRecorder {
+		t.Helper()
+		s, err := svc.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := httptest.NewRecorder()
+		s.Mount(http.NotFoundHandler()).ServeHTTP(w, httptest.NewRequest(method, "/keeper", nil))
+		return w
+	}
+	with := svc.Options{Tokens: []string{token}, Connections: &svc.Connections{Store: store}}
+	w := ask(with, "GET")
+	_, nonce, _ := strings.Cut(w.Header().Get("Content-Security-Policy"), "script-src 'nonce-")
+	nonce, _, _ = strings.Cut(nonce, "'")
+	if w.Code != 200 || len(nonce) < 20 || strings.Count(w.Body.String(), `nonce="`+nonce+`"`) != 2 || strings.Contains(w.Body.String(), "{{") {
+		t.Errorf("%d %v", w.Code, w.Header())
+	}
+	if strings.Contains(w.Body.String(), token) {
+		t.Error("the page holds a token")
+	}
+	if again := ask(with, "GET"); strings.Contains(again.Header().Get("Content-Security-Policy"), nonce) {
+		t.Error("a nonce came twice")
+	}
+	if w := ask(with, "POST"); w.Code != 405 {
+		t.Errorf("POST: %d", w.Code)
+	}
+	if w := ask(svc.Options{Tokens: []string{token}}, "GET"); w.Code != 404 {
+		t.Errorf("without connections: %d", w.Code)
+	}
+}
