@@ -303,7 +303,7 @@ func (h *roomHost) ticks() {
 			}
 		case <-timer.C:
 		}
-		wait := time.Second
+		wait := 250 * time.Millisecond // an owner that was killed has a successor within its lease and this
 		if h.store.opts.Owns(h.id) {
 			var err error
 			wait, err = h.tick(h.ctx)

@@ -15,7 +15,7 @@ import (
 // proxy stands between a client and Redis. It listens as long as the test runs.
 type proxy struct {
 	l      net.Listener
-	target string
+	target atomic.Value // string
 	cut    atomic.Bool  // no connection gets through
 	lose   atomic.Int64 // one reply in so many is lost, with its connection; 0: none
 	lost   atomic.Int64
@@ -30,7 +30,8 @@ func startProxy(t testing.TB, target string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{l: l, target: target, conns: map[net.Conn]struct{}{}}
+	p := &proxy{l: l, conns: map[net.Conn]struct{}{}}
+	p.target.Store(target)
 	p.wg.Go(p.accept)
 	t.Cleanup(func() {
 		l.Close()
@@ -55,7 +56,7 @@ func (p *proxy) serve(c net.Conn) {
 	if p.cut.Load() {
 		return
 	}
-	up, err := net.Dial("tcp", p.target)
+	up, err := net.Dial("tcp", p.target.Load().(string))
 	if err != nil {
 		return
 	}

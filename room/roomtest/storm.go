@@ -118,50 +118,8 @@ func testLinearizable(t *testing.T, s room.Store, _ Abilities) {
 	for round := range 6 {
 		c := Config(fmt.Sprintf("lin-%d", round), 2)
 		newFixture(t, s, c)
-		var mu sync.Mutex
-		var history []porcupine.Operation
-		start := time.Now()
-		parallel(5, func(k int) {
-			rng := rand.New(rand.NewPCG(uint64(round), uint64(k)))
-			for range 8 {
-				person := rng.IntN(6)
-				in := input{op: room.OpEnter, person: person}
-				if rng.IntN(2) == 0 {
-					in.op = []room.Op{room.OpLeave, room.OpStatus}[rng.IntN(2)]
-				}
-				cmd := enter(person)
-				if in.op != room.OpEnter {
-					mu.Lock()
-					var ref room.Ref
-					for _, o := range history { // somebody was told
-						if out := o.Output.(output); o.Input.(input).person == person && o.Input.(input).op == room.OpEnter && out.known {
-							ref = out.view.Ref
-						}
-					}
-					mu.Unlock()
-					if ref.Seq == 0 {
-						continue
-					}
-					cmd = &room.Command{Op: in.op, Ref: ref}
-				}
-				ctx, cancel := context.WithCancel(t.Context())
-				if rng.IntN(4) == 0 {
-					go cancel() // the answer may be lost
-				}
-				in.cmd = *cmd
-				call := time.Since(start)
-				r, err := s.Do(ctx, c.ID, cmd)
-				cancel()
-				op := porcupine.Operation{ClientId: k, Input: in, Call: call.Nanoseconds(), Return: time.Since(start).Nanoseconds(), Output: output{err == nil, r.View, r.Err}}
-				if err != nil { // done at any time from here on, or never
-					op.Return = int64(time.Hour)
-				}
-				mu.Lock()
-				history = append(history, op)
-				mu.Unlock()
-			}
-		})
-		if res := porcupine.CheckOperationsTimeout(model(c), history, 30*time.Second); res == porcupine.Illegal {
+		history := History(t, []room.Store{s}, c, uint64(round))
+		if res := Check(c, history, 30*time.Second); res == porcupine.Illegal {
 			for _, o := range history {
 				t.Logf("%d: %v..%v %v person %d → %+v", o.ClientId, o.Call, o.Return, o.Input.(input).op, o.Input.(input).person, o.Output)
 			}
@@ -169,6 +127,62 @@ func testLinearizable(t *testing.T, s room.Store, _ Abilities) {
 		}
 	}
 }
+
+// History has five clients enter, leave and ask at once, through stores of one engine in turn, and records what they saw. The
+// room exists, has a configuration by Config, and is empty. Some give up before they are answered: their outcome is unknown.
+func History(t *testing.T, stores []room.Store, c room.Config, seed uint64) (history []porcupine.Operation) {
+	var mu sync.Mutex
+	start := time.Now()
+	parallel(5, func(k int) {
+		rng := rand.New(rand.NewPCG(seed, uint64(k)))
+		for range 8 {
+			person := rng.IntN(6)
+			in := input{op: room.OpEnter, person: person}
+			if rng.IntN(2) == 0 {
+				in.op = []room.Op{room.OpLeave, room.OpStatus}[rng.IntN(2)]
+			}
+			cmd := enter(person)
+			if in.op != room.OpEnter {
+				mu.Lock()
+				var ref room.Ref
+				for _, o := range history { // somebody was told
+					if out := o.Output.(output); o.Input.(input).person == person && o.Input.(input).op == room.OpEnter && out.known {
+						ref = out.view.Ref
+					}
+				}
+				mu.Unlock()
+				if ref.Seq == 0 {
+					continue
+				}
+				cmd = &room.Command{Op: in.op, Ref: ref}
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			if rng.IntN(4) == 0 {
+				go cancel() // the answer may be lost
+			}
+			in.cmd = *cmd
+			call := time.Since(start)
+			r, err := stores[rng.IntN(len(stores))].Do(ctx, c.ID, cmd)
+			cancel()
+			op := porcupine.Operation{ClientId: k, Input: in, Call: call.Nanoseconds(), Return: time.Since(start).Nanoseconds(), Output: output{err == nil, r.View, r.Err}}
+			if err != nil { // done at any time from here on, or never
+				op.Return = int64(time.Hour)
+			}
+			mu.Lock()
+			history = append(history, op)
+			mu.Unlock()
+		}
+	})
+	return history
+}
+
+// Check asks whether the machine could have given those answers in some order.
+func Check(c room.Config, history []porcupine.Operation, patience time.Duration) porcupine.CheckResult {
+	return porcupine.CheckOperationsTimeout(model(c), history, patience)
+}
+
+// Known says whether an operation of History was answered.
+func Known(o porcupine.Operation) bool { return o.Output.(output).known }
 
 type input struct {
 	op     room.Op
