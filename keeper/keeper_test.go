@@ -234,11 +234,11 @@ func TestZombieIsRefusedBySinkAndUpstream(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, &keepertest.Upstream{Rate: 200})
 	w.put("a", spec(w.url+"/a"))
-	one := w.start("w1", keeper.Options{}, lease.Options{Lease: time.Hour})
+	one := w.start("w1", keeper.Options{}, lease.Options{})
 	until(t, "some", func() bool { return w.sink.Len("a") > 10 })
 	// Somebody else is the owner now, and the first knows nothing of it.
 	old := w.row("a").Fence
-	next := keeper.Batch{Connection: "a", Fence: old + 5}
+	next := keeper.Batch{Connection: "a", Fence: old + 1<<40} // above all that are given out meanwhile
 	if ok, err := w.sink.Store(context.Background(), []keeper.Batch{next}); err != nil || !ok[0] {
 		t.Fatal(ok, err)
 	}
