@@ -16,6 +16,7 @@ const (
 	limitOverrun
 	lostPlace
 	unlogged
+	setBack
 	perhapsLost
 	faultKinds
 )
@@ -51,7 +52,7 @@ func (f *faults) merge(o *faults) {
 func (f *faults) total() (n int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for k := orderInversion; k <= unlogged; k++ {
+	for k := orderInversion; k <= setBack; k++ {
 		n += f.count[k]
 	}
 	return n

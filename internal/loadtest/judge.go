@@ -147,18 +147,25 @@ func (s *step) verdict(ev *evidence) Faults {
 	}
 	not := func(why string) Fault { return Fault{JudgedBy: why, Examples: []string{}} }
 	var out Faults
+	out.SetBack = count(setBack, "clients")
+	lost := func(by string) Fault {
+		f := count(lostPlace, by)
+		*f.Count += *out.SetBack.Count
+		f.Examples = append(f.Examples, out.SetBack.Examples...)
+		return f
+	}
 	if ev.log == nil {
 		out.OrderInversions = count(orderInversion, fmt.Sprintf("clients, within %v", tolerance))
 		out.DoubleAdmissions = count(doubleAdmission, "clients: two visitors with one ticket")
 		out.LimitOverruns = not("not judged: " + ev.why)
-		out.LostPlaces = count(lostPlace, "clients")
+		out.LostPlaces = lost("clients")
 		out.UnloggedAdmissions = not("not judged: " + ev.why)
 	} else {
 		const by = "log"
 		out.OrderInversions = count(orderInversion, by)
 		out.DoubleAdmissions = count(doubleAdmission, by)
 		out.LimitOverruns = count(limitOverrun, by)
-		out.LostPlaces = count(lostPlace, by+" and clients")
+		out.LostPlaces = lost(by + " and clients")
 		out.UnloggedAdmissions = count(unlogged, by+" and clients")
 	}
 	switch ev.order {

@@ -70,6 +70,7 @@ type Faults struct {
 	DoubleAdmissions   Fault `json:"double_admissions"`   // one ticket admitted twice, or held by two visitors
 	LimitOverruns      Fault `json:"limit_overruns"`      // admissions beyond the limit
 	LostPlaces         Fault `json:"lost_places"`         // seq or pos changed, place rose, ticket forgotten
+	SetBack            Fault `json:"set_back"`            // of those: place rose, or waiting again once admitted, with ticket and pos kept
 	UnloggedAdmissions Fault `json:"unlogged_admissions"` // told to a visitor, or ended, but not in the log
 }
 

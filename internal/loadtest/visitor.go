@@ -251,9 +251,9 @@ func (v *visitor) learn(a *answer, now time.Time, m *manners, n *news) {
 	case v.pos != 0 && pos != v.pos:
 		n.fault, n.detail = lostPlace, fmt.Sprintf("ticket %s: pos went from %d to %d", v.ticketID, v.pos, pos)
 	case v.seenAt.IsZero() && !stale && v.place != 0 && a.Place != nil && *a.Place > v.place:
-		n.fault, n.detail = lostPlace, fmt.Sprintf("ticket %s, pos %d: place rose from %d to %d", v.ticketID, v.pos, v.place, *a.Place)
+		n.fault, n.detail = setBack, fmt.Sprintf("ticket %s, pos %d: place rose from %d to %d", v.ticketID, v.pos, v.place, *a.Place)
 	case !v.seenAt.IsZero() && !stale && a.State == "waiting":
-		n.fault, n.detail = lostPlace, fmt.Sprintf("ticket %s, pos %d: waiting again after it was admitted", v.ticketID, v.pos)
+		n.fault, n.detail = setBack, fmt.Sprintf("ticket %s, pos %d: waiting again after it was admitted", v.ticketID, v.pos)
 	}
 	if seq != 0 {
 		v.seq = seq

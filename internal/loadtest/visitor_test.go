@@ -69,7 +69,7 @@ func TestVisitorChecksWhatSheIsTold(t *testing.T) {
 	}{
 		"the same":         {200, waitingAnswer(3), noFault},
 		"nearer":           {200, waitingAnswer(2), noFault},
-		"farther":          {200, waitingAnswer(4), lostPlace},
+		"farther":          {200, waitingAnswer(4), setBack},
 		"an older answer":  {200, func() map[string]any { a := waitingAnswer(4); a["at"] = noon.Add(-time.Second); return a }(), noFault},
 		"no place":         {200, changed("place", nil), noFault},
 		"another seq":      {200, changed("seq", 10), lostPlace},
@@ -114,7 +114,7 @@ func TestVisitorChecksWhatSheIsTold(t *testing.T) {
 		v := newcomer()
 		tell(v, 0, 200, admittedAnswer())
 		v.op = opRefresh
-		if n := tell(v, 0, 202, waitingAnswer(1)); n.fault != lostPlace {
+		if n := tell(v, 0, 202, waitingAnswer(1)); n.fault != setBack {
 			t.Errorf("%+v", n)
 		}
 	})

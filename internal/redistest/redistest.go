@@ -201,10 +201,15 @@ func (s *Server) Must(args ...string) string {
 	return text
 }
 
-// Info is one field of INFO.
+// Info is one field of INFO; "" while the server does not answer.
 func (s *Server) Info(field string) string {
 	s.t.Helper()
-	for line := range strings.Lines(s.Must("INFO")) {
+	m, err := s.Do("INFO")
+	if err != nil {
+		return ""
+	}
+	text, _ := m.ToString()
+	for line := range strings.Lines(text) {
 		if value, ok := strings.CutPrefix(strings.TrimSpace(line), field+":"); ok {
 			return value
 		}
@@ -231,7 +236,17 @@ func Sentinel(t testing.TB, master *Server, quorum int, lines ...string) *Server
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return start(t, s, []string{conf, "--sentinel", "--port", "{port}", "--bind", master.Host, "--dir", "{dir}", "--protected-mode", "no"})
+	start(t, s, []string{conf, "--sentinel", "--port", "{port}", "--bind", master.Host, "--dir", "{dir}", "--protected-mode", "no"})
+	replicas := master.Info("connected_slaves") // it asks the master every ten seconds, and promotes only whom it knows
+	Until(t, "the Sentinel knows the replicas", func() bool {
+		m, err := s.Do("SENTINEL", "MASTER", "mymaster")
+		if err != nil {
+			return false
+		}
+		fields, _ := m.AsStrMap()
+		return fields["num-slaves"] == replicas
+	})
+	return s
 }
 
 // Until waits for what happens at once on an idle machine.

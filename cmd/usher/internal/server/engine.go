@@ -89,7 +89,7 @@ func (e *engine) openRedis(ctx context.Context, s *Server) (err error) {
 	if err != nil {
 		return err
 	}
-	e.redis.rooms, err = redis.NewRooms(ctx, client, redis.RoomOptions{Logger: s.log, Owns: e.nodes.Owns})
+	e.redis.rooms, err = redis.NewRooms(ctx, client, redis.RoomOptions{Logger: s.log, Owns: e.nodes.Owns, FailoverPause: failoverPause(s.cfg)})
 	if err != nil {
 		return err
 	}
@@ -99,6 +99,14 @@ func (e *engine) openRedis(ctx context.Context, s *Server) (err error) {
 	}
 	e.rooms, e.gates, e.directory = e.redis.rooms, gates, redis.NewDirectory(client)
 	return nil
+}
+
+// failoverPause is the store's option: there 0 stands for its default, and none is negative.
+func failoverPause(cfg *config.Config) time.Duration {
+	if cfg.Engine.FailoverPause == 0 {
+		return -1
+	}
+	return cfg.Engine.FailoverPause
 }
 
 // leave takes this node off the list of nodes; what it leads, others lead at once.
