@@ -207,6 +207,29 @@ func TestCapacityConcernsNewSessions(t *testing.T) { // cases/affinity 12
 	}
 }
 
+// New sessions go to the instance with the fewest, also when many come before the instances have told how many they have.
+func TestNewSessionsAreSpread(t *testing.T) {
+	d := memory.NewDirectory(nil)
+	seldom := func(o *affinity.Options[string]) { o.Every, o.TTL = 10*time.Minute, 2*time.Hour } // announced once
+	a, _ := here(t, d, "a", seldom)
+	b, _ := here(t, d, "b", seldom)
+	announced(t, d, 2)
+	_, srv := before(t, d, func(o *gateway.Options) { o.MaxSessions = 10 })
+	for i := range 20 {
+		if i == 10 { // the gateway lists the instances again, and what they said is still that they have none
+			time.Sleep(1100 * time.Millisecond)
+		}
+		must(t, fmt.Sprint(srv.URL, "/?account=", i))
+	}
+	if a.Sessions() != 10 || b.Sessions() != 10 {
+		t.Errorf("%d and %d", a.Sessions(), b.Sessions())
+	}
+	if _, code, _ := ask(srv.URL + "/?account=more"); code != 503 {
+		t.Errorf("both have as many as they may: %d", code)
+	}
+	must(t, srv.URL+"/?account=3")
+}
+
 func TestDirectoryAway(t *testing.T) { // cases/affinity 5
 	d := &away{Store: memory.NewDirectory(nil)}
 	here(t, d, "a", nil)

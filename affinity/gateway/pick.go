@@ -146,28 +146,28 @@ func (g *Gateway) instances(ctx context.Context) []affinity.Instance {
 	defer g.listing.Unlock()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opts.CallTimeout)
 	defer cancel()
+	began := time.Now()
 	got, err := g.opts.Directory.Instances(ctx, g.opts.Space)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.listed = time.Now()
 	if err == nil {
-		g.recount(got)
+		g.recount(got, began)
 		g.list = got
 	}
 	return g.list
 }
 
-// recount forgets the placements that an instance has counted itself: it has announced itself again since. One that never
-// does is counted anew each time. Called with mu held.
-func (g *Gateway) recount(got []affinity.Instance) {
-	now := time.Now()
+// recount forgets the placements that an instance has counted itself: it has announced itself again since, for it lives for
+// longer than was said before. Those that announce nothing are counted anew each time. Called with mu held.
+func (g *Gateway) recount(got []affinity.Instance, began time.Time) {
 	expiry := make(map[string]time.Time, len(got))
 	for _, in := range got {
 		id := in.Owner.Instance
-		expiry[id] = now.Add(in.Left)
-		if before, ok := g.expiry[id]; !ok || expiry[id].Sub(before).Abs() > 20*time.Millisecond {
+		if at, ok := g.expiry[id]; !ok || began.Add(in.Left).After(at) {
 			delete(g.placed, id)
 		}
+		expiry[id] = g.listed.Add(in.Left) // at the latest
 	}
 	for id := range g.placed {
 		if _, ok := expiry[id]; !ok {
