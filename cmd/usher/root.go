@@ -40,7 +40,7 @@ see their place fall, and are let in as others leave.`,
 	}
 	add("run", newServeCmd(), newKeepCmd(), newSidecarCmd(), newDemoCmd(startDemoServer))
 	add("operate", newRoomsCmd(), newConnectionsCmd(), newRelaysCmd(), newDLQCmd(), newKeysCmd())
-	add("prepare", newValidateCmd(), newPageCmd(), newDynamoDBCmd(), newBenchCmd())
+	add("prepare", newValidateCmd(), newPageCmd(), newDynamoDBCmd(), newRedisCmd(), newBenchCmd())
 	root.AddCommand(newVersionCmd())
 	return root
 }

@@ -2,13 +2,9 @@ package redis
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"os"
 	"strings"
 
 	"github.com/redis/rueidis"
@@ -70,40 +66,4 @@ func firstLine(s string) string {
 		s = s[:300] + "…"
 	}
 	return s
-}
-
-// Explain adds the mend to an error of reaching Redis: what rueidis.NewClient returns.
-func Explain(err error) error {
-	var (
-		re       *rueidis.RedisError
-		unknown  x509.UnknownAuthorityError
-		host     x509.HostnameError
-		invalid  x509.CertificateInvalidError
-		notTLS   tls.RecordHeaderError
-		op       *net.OpError
-		explain  = func(mend string) error { return fmt.Errorf("%w: redis: %w; %s", room.ErrUnavailable, err, mend) }
-		eof      = errors.Is(err, io.EOF)
-		deadline = errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
-	)
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &re):
-		return roomError("-", err, true)
-	case errors.As(err, &unknown):
-		return explain("its certificate is by an authority not known here: name the authority's file in engine.tls_ca")
-	case errors.As(err, &host):
-		return explain("its certificate is for another name: write the name of the certificate in engine.addrs")
-	case errors.As(err, &invalid):
-		return explain("its certificate is not valid: renew it, or see this machine's clock")
-	case errors.As(err, &notTLS):
-		return explain("it does not speak TLS there: set engine.tls: false, or name its TLS port in engine.addrs")
-	case eof:
-		return explain("it closed the connection at once: set engine.tls: true if it speaks TLS alone")
-	case deadline:
-		return explain("no answer in engine.dial_timeout: see that engine.addrs is right, and the network between")
-	case errors.As(err, &op):
-		return explain("see that it runs and that engine.addrs is right; if it speaks TLS alone, set engine.tls: true")
-	}
-	return explain("see that it runs and that engine.addrs, the password and engine.tls are right")
 }

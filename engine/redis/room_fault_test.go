@@ -166,7 +166,7 @@ func TestRoomInModeSingleOnACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(c.Close)
-		wantError(t, redis.Explain(c.Do(background(), c.B().Arbitrary("MGET", "a", "b").Build()).Error()), room.ErrUnavailable, "CROSSSLOT", "engine.mode: cluster")
+		wantError(t, redis.RoomError("r", c.Do(background(), c.B().Arbitrary("MGET", "a", "b").Build()).Error(), true), room.ErrUnavailable, "CROSSSLOT", "engine.mode: cluster")
 		s, err := redis.NewRooms(background(), c, redis.RoomOptions{})
 		if err == nil {
 			t.Cleanup(func() { s.Close() })

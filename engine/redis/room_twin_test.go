@@ -309,12 +309,12 @@ func (w *roomTwin) random() {
 func (w *roomTwin) burst() {
 	w.step(&room.Command{Op: room.OpHeard}) // what the time brings is done
 	n := 2 + w.rng.IntN(60)
-	cmds := make([]*room.Command, n)
+	cmds, first := make([]*room.Command, n), w.made+1
 	for i := range cmds {
 		w.made++
 		cmds[i] = &room.Command{Op: room.OpEnter, NewID: ticketID(w.made)}
-		if w.rng.IntN(3) > 0 {
-			cmds[i].Request = [16]byte(ticketID(50_000 + w.made - w.rng.IntN(8)))
+		if w.rng.IntN(3) > 0 { // never one of before: its session's end would come at a moment of the batch's choosing
+			cmds[i].Request = [16]byte(ticketID(50_000 + max(first, w.made-w.rng.IntN(8))))
 		}
 	}
 	results := make([]room.Result, n)
