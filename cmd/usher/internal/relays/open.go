@@ -2,16 +2,20 @@ package relays
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
 	"time"
+
+	"github.com/redis/rueidis"
 
 	"github.com/ushergo/usher/config"
 	"github.com/ushergo/usher/egress"
 	"github.com/ushergo/usher/relay"
 	"github.com/ushergo/usher/relay/kafka"
 	"github.com/ushergo/usher/relay/lines"
+	"github.com/ushergo/usher/relay/redisstream"
 	"github.com/ushergo/usher/relay/sqltable"
 	"github.com/ushergo/usher/relay/sqs"
 	"github.com/ushergo/usher/relay/webhook"
@@ -32,6 +36,12 @@ func (m *means) openSource(_ context.Context, r *config.Relay) (relay.Source, er
 		return nil, fmt.Errorf("relay %s: from needs one source, and names %d", r.ID, len(kinds))
 	case kinds[0] == "rooms" && m.rooms != nil:
 		return m.rooms(from.Rooms)
+	case kinds[0] == "redis":
+		opt, err := rueidis.ParseURL(from.Redis.URL.Reveal())
+		if err != nil {
+			return nil, errors.New("from.redis.url is not the address of a Redis; write redis://user:password@host:6379/0") // err may quote the password
+		}
+		return redisstream.New(opt, from.Redis.Stream, redisstream.Options{Key: from.Redis.Key}), nil
 	default:
 		return nil, fmt.Errorf("relay %s: from.%s cannot be read here", r.ID, kinds[0])
 	}

@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 
@@ -10,6 +9,7 @@ import (
 
 	"github.com/ushergo/usher/cmd/usher/internal/relays"
 	"github.com/ushergo/usher/engine/memory"
+	"github.com/ushergo/usher/engine/redis"
 	"github.com/ushergo/usher/lease"
 	"github.com/ushergo/usher/relay"
 )
@@ -61,7 +61,7 @@ func (c *carriers) close() error {
 
 func (e *engine) openDeadLetters(s *Server) (relay.DeadLetters, io.Closer, error) {
 	if e.redis.client != nil {
-		return nil, nil, fmt.Errorf("relay: dead letters on Redis are not in this build yet")
+		return redis.NewDeadLetters(e.redis.client), nil, nil
 	}
 	d, err := memory.OpenDeadLetters(s.cfg.Engine.Dir, memory.DeadLetterOptions{Logger: s.log, NoSync: s.cfg.Engine.Durability == "none"})
 	return d, d, err
@@ -71,7 +71,8 @@ func (e *engine) openDeadLetters(s *Server) (relay.DeadLetters, io.Closer, error
 func (e *engine) leases(s *Server) func(context.Context, string) (lease.Store, io.Closer, error) {
 	return func(_ context.Context, space string) (lease.Store, io.Closer, error) {
 		if e.redis.client != nil {
-			return nil, nil, fmt.Errorf("leases on Redis are not in this build yet")
+			l, err := redis.NewLeases(e.redis.client, space)
+			return l, nil, err
 		}
 		l, err := memory.OpenLeases(s.cfg.Engine.Dir, space, memory.LeaseOptions{Logger: s.log, NoSync: s.cfg.Engine.Durability == "none"})
 		return l, l, err
