@@ -29,10 +29,11 @@ func (o *Owner[S]) claim(ctx context.Context, key string) (*session[S], error) {
 		}
 		o.forgetToken(key)
 		switch {
-		case got.Verdict == Yours:
+		case got.Verdict == Yours && got.Row.Left >= o.opts.BuildFor/2:
 			return o.build(ctx, key, got.Row, began)
-		case got.Verdict == Theirs && got.Row.Owner == o.id:
-			// A row of our own that no session here belongs to: its clear was lost.
+		case got.Verdict == Yours, got.Verdict == Theirs && got.Row.Owner == o.id:
+			// A claim that was granted long ago and whose answer was lost has little time left; or a row of our own that no
+			// session here belongs to: its clear was lost.
 			if _, err := o.clear(ctx, key, got.Row.Generation); err != nil {
 				return nil, err
 			}
@@ -131,7 +132,7 @@ func (o *Owner[S]) clear(ctx context.Context, key string, gen uint64) (bool, err
 }
 
 func (o *Owner[S]) build(ctx context.Context, key string, row Row, began time.Time) (*session[S], error) {
-	bctx, cancel := context.WithDeadlineCause(ctx, began.Add(o.opts.BuildFor), fmt.Errorf("affinity: the session was not built within %v", o.opts.BuildFor))
+	bctx, cancel := context.WithDeadlineCause(ctx, began.Add(min(row.Left, o.opts.BuildFor)), fmt.Errorf("affinity: the session was not built within %v", o.opts.BuildFor))
 	defer cancel()
 	defer context.AfterFunc(o.ctx, cancel)()
 	v, err := o.opts.Build(bctx, key, row.Generation)

@@ -68,6 +68,39 @@ func TestLostAnswersOfClaims(t *testing.T) { // cases/affinity 4
 	})
 }
 
+// A claim whose answer was lost is repeated later, and has been running since: whoever builds has the time that the row has.
+func TestLateRepeatBuildsWithinItsRow(t *testing.T) {
+	for _, later := range []time.Duration{20 * time.Second, 50 * time.Second} {
+		t.Run(later.String(), func(t *testing.T) {
+			inBubble(t, func(t *testing.T, w *world) {
+				f := &flaky{Store: w.dir}
+				built := false
+				o := w.owner("a", f, func(o *affinity.Options[*thing]) {
+					build := o.Build
+					o.Build = func(ctx context.Context, key string, fence uint64) (*thing, error) {
+						row, err := w.dir.Get(ctx, "s", key)
+						end, ok := ctx.Deadline()
+						if built = true; err != nil || row.Generation != fence || row.Left < 30*time.Second || !ok || time.Until(end) > row.Left {
+							t.Errorf("%v to build, and the row has %v; %v", time.Until(end), row.Left, err)
+						}
+						return build(ctx, key, fence)
+					}
+				})
+				defer o.Close()
+				f.lost.Store(true)
+				if _, err := w.visit(o, "k"); !errors.Is(err, affinity.ErrUnavailable) {
+					t.Fatal(err)
+				}
+				time.Sleep(later)
+				f.lost.Store(false)
+				if w.must(o, "k"); !built {
+					t.Error("nothing was built")
+				}
+			})
+		})
+	}
+}
+
 func TestDirectoryAway(t *testing.T) { // cases/affinity 5
 	inBubble(t, func(t *testing.T, w *world) {
 		f := &flaky{Store: w.dir}
