@@ -109,6 +109,8 @@ type Engine struct {
 	SentinelPassword Secret `yaml:"sentinel_password" only:"redis"`
 	// How long one attempt to connect to Redis may take.
 	DialTimeout time.Duration `yaml:"dial_timeout" default:"5s" min:"100ms" max:"1m" only:"redis"`
+	// By how many replicas a change must be known before it is answered, so that the promotion of one of them loses no answer. 0: the master alone answers. Danger: while fewer follow, every call ends in 503.
+	WaitReplicas int `yaml:"wait_replicas" default:"0" min:"0" max:"10" only:"redis"`
 	// How long nobody is admitted after Redis may have lost what it had answered: it was started again, or a replica was promoted. Visitors whose tickets are lost there come back meanwhile. Danger: too short, the limit is exceeded by those who were inside.
 	FailoverPause time.Duration `yaml:"failover_pause" default:"10s" min:"0s" max:"10m" only:"redis"`
 }

@@ -191,6 +191,9 @@ func (r *roomReader) reset(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := r.host.store.settled(ctx, r.host.id); err != nil {
+		return err
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.machine, r.failure = m, nil
@@ -244,6 +247,9 @@ func (r *roomReader) next(ctx context.Context) error {
 			events = append(events[:from], events[min(len(events), from+skip):]...)
 		}
 		at = e.last
+	}
+	if err := h.store.settled(ctx, h.id); err != nil {
+		return err
 	}
 	return r.show(events)
 }

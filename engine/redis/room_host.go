@@ -184,7 +184,11 @@ func (h *roomHost) call(ctx context.Context, batch []*roomCommand) (left []*room
 	if len(batch) == 1 {
 		args.random = batch[0].cmd.Rand
 	}
-	reply, err := readRoomReply(roomCallScript.Exec(ctx, h.store.client, []string{h.base + "h"}, args.list()), args.plain)
+	var reply roomReply
+	result, err := h.store.exec(ctx, h.base+"h", args.list())
+	if err == nil {
+		reply, err = readRoomReply(result, args.plain)
+	}
 	if err != nil {
 		return batch, h.store.failed(h.id, err, false)
 	}

@@ -28,6 +28,9 @@ type RoomOptions struct {
 	// Moves is how many tickets one call promotes, expires or abandons at most; default 200, of which none takes Redis 5 ms.
 	// At most 500. For tests.
 	Moves int
+	// WaitReplicas is by how many replicas a change must be known before it is answered (WAIT), so that a promotion of one of
+	// them loses nothing that was answered. With fewer, outcomes are unknown. Default 0: the master alone answers.
+	WaitReplicas int
 	// Now is the engine's clock, µs since 1970; default: Redis' own. For tests.
 	Now func() int64
 }

@@ -165,7 +165,7 @@ func countsOf(s *loadtest.Step) (c counts) {
 }
 
 func (c counts) bad() bool {
-	return c.overLimit != 0 || c.admittedTwice != 0 || c.inversions != 0 || c.lostEnters != 0 || c.unlogged != 0 || c.neverHeard != 0
+	return c.overLimit != 0 || c.admittedTwice != 0 || c.inversions != 0 || c.lostEnters != 0 || c.unlogged != 0 || c.neverHeard != 0 || c.setBack != 0
 }
 
 func (c counts) String() string {

@@ -89,7 +89,7 @@ func (e *engine) openRedis(ctx context.Context, s *Server) (err error) {
 	if err != nil {
 		return err
 	}
-	e.redis.rooms, err = redis.NewRooms(ctx, client, redis.RoomOptions{Logger: s.log, Owns: e.nodes.Owns, FailoverPause: failoverPause(s.cfg)})
+	e.redis.rooms, err = redis.NewRooms(ctx, client, redis.RoomOptions{Logger: s.log, Owns: e.nodes.Owns, FailoverPause: failoverPause(s.cfg), WaitReplicas: s.cfg.Engine.WaitReplicas})
 	if err != nil {
 		return err
 	}
