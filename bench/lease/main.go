@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,11 +32,12 @@ func main() {
 	n := flag.Int("resources", 20_000, "resources of a take-over")
 	length := flag.Duration("lease", 20*time.Second, "the lease")
 	hold := flag.Duration("hold", time.Minute, "for how long requests are counted")
+	which := flag.String("engines", "memory,redis,dynalite", "those to measure")
 	flag.Parse()
 	log.SetFlags(0)
 	fmt.Printf("take-over of %d resources after a crash, lease %v, two survivors\n", *n, *length)
 	fmt.Printf("%-10s %22s %18s %18s %16s\n", "engine", "all owned, beyond", "first owned", "bare takes", "ratio of time")
-	for _, e := range engines() {
+	for _, e := range engines(*which) {
 		if e.err != nil {
 			fmt.Printf("%-10s not measured: %v\n", e.name, e.err)
 			continue
@@ -55,13 +57,23 @@ type engine struct {
 	err   error
 }
 
-func engines() []engine {
+func engines(which string) (es []engine) {
 	mem := engine{name: "memory", close: func() {}, open: func(space string) lease.Store {
 		s, err := memory.OpenLeases("", space, memory.LeaseOptions{})
 		check(err)
 		return s
 	}}
-	return []engine{mem, redisEngine(), dynamoEngine()}
+	for _, name := range strings.Split(which, ",") {
+		switch name {
+		case "memory":
+			es = append(es, mem)
+		case "redis":
+			es = append(es, redisEngine())
+		case "dynalite":
+			es = append(es, dynamoEngine())
+		}
+	}
+	return es
 }
 
 func redisEngine() engine {

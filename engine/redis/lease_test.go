@@ -144,6 +144,8 @@ func TestLeases(t *testing.T) {
 				}
 			},
 			Hurt: func(t *testing.T) func() {
+				s.kill() // under those who use it
+				s.start()
 				s.lost.Store(true)
 				before := s.n.Load()
 				return func() {

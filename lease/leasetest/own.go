@@ -141,7 +141,7 @@ func testIndexes(f *fixture) {
 		case i%8 == 0:
 			want[lease.Owner{}] = append(want[lease.Owner{}], id)
 		case i%8 == 7: // stopped, so in no list
-			r = f.mustTake(r, owners[0])
+			f.mustTake(r, owners[0])
 			f.put(lease.Put{ID: id, Desired: lease.Stopped})
 		default:
 			o := owners[i%len(owners)]
