@@ -35,7 +35,7 @@ func scaled() scale {
 	if os.Getenv("USHER_SOAK") == "1" {
 		return scale{visitors: 2500, active: 100, stay: 2 * time.Second, quiet: 5 * time.Second, stopped: 10 * time.Second, cut: 10 * time.Second, enough: 10 * time.Minute}
 	}
-	return scale{visitors: 300, active: 30, stay: 1500 * time.Millisecond, quiet: 500 * time.Millisecond, stopped: 4 * time.Second, cut: 3 * time.Second, enough: 3 * time.Minute}
+	return scale{visitors: 300, active: 50, stay: 1500 * time.Millisecond, quiet: 500 * time.Millisecond, stopped: 4 * time.Second, cut: 3 * time.Second, enough: 3 * time.Minute}
 }
 
 // Three nodes, a Redis with two replicas of which one must have what is answered, and a crowd, while one after the other is taken away.
