@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net/url"
+	"reflect"
 	"strings"
 	"time"
 )
@@ -61,6 +62,8 @@ type RelayFrom struct {
 	Rooms []string `yaml:"rooms" example:"premiere"`
 	// A Redis stream.
 	Redis RelayRedis `yaml:"redis"`
+	// A stream of NATS JetStream.
+	JetStream RelayFromJetStream `yaml:"jetstream"`
 }
 
 // RelayTo is a sink.
@@ -77,6 +80,8 @@ type RelayTo struct {
 	SQS RelaySQS `yaml:"sqs"`
 	// Produces each event to a topic.
 	Kafka RelayKafka `yaml:"kafka"`
+	// Publishes each event to a stream of NATS JetStream.
+	JetStream RelayToJetStream `yaml:"jetstream"`
 }
 
 // RelayWebhook is an HTTP receiver.
@@ -143,17 +148,48 @@ type RelayRedis struct {
 	Key string `yaml:"key"`
 }
 
+// DefaultRelay is a relay of which the file says nothing yet.
+func DefaultRelay() (r Relay) {
+	setDefaults(reflect.ValueOf(&r).Elem())
+	return r
+}
+
+// RelayFromJetStream is a stream that is read.
+type RelayFromJetStream struct {
+	// The servers, with commas between; they may hold a user and a password, or a token.
+	URL Secret `yaml:"url" example:"nats://127.0.0.1:4222"`
+	// Path of a credentials file.
+	Creds string `yaml:"creds"`
+	// The stream. It must exist.
+	Stream string `yaml:"stream" example:"bookings"`
+	// Subjects to read, with NATS's wildcards. Empty: all.
+	Filter string `yaml:"filter" example:"usher.premiere.>"`
+}
+
+// RelayToJetStream is a subject that a stream takes.
+type RelayToJetStream struct {
+	// The servers, with commas between; they may hold a user and a password, or a token.
+	URL Secret `yaml:"url" example:"nats://127.0.0.1:4222"`
+	// Path of a credentials file.
+	Creds string `yaml:"creds"`
+	// Where events are published; a stream must take it. {partition} (the room), {type} and {key} (the ticket's id) stand for the event's.
+	Subject string `yaml:"subject" default:"usher.{partition}.{type}"`
+}
+
 // Kinds names what is configured.
 func (f RelayFrom) Kinds() (kinds []string) {
-	return set(map[string]bool{"rooms": len(f.Rooms) > 0, "redis": !f.Redis.URL.Empty() || f.Redis.Stream != ""}, "rooms", "redis")
+	return set(map[string]bool{
+		"rooms": len(f.Rooms) > 0, "redis": !f.Redis.URL.Empty() || f.Redis.Stream != "",
+		"jetstream": !f.JetStream.URL.Empty() || f.JetStream.Stream != "",
+	}, "rooms", "redis", "jetstream")
 }
 
 // Kinds names what is configured.
 func (t RelayTo) Kinds() (kinds []string) {
 	return set(map[string]bool{
 		"webhook": t.Webhook.URL != "", "sql": !t.SQL.DSN.Empty(), "file": t.File.Path != "", "stdout": t.Stdout, "sqs": t.SQS.Queue != "",
-		"kafka": t.Kafka.Topic != "" || len(t.Kafka.Brokers) > 0,
-	}, "webhook", "sql", "file", "stdout", "sqs", "kafka")
+		"kafka": t.Kafka.Topic != "" || len(t.Kafka.Brokers) > 0, "jetstream": !t.JetStream.URL.Empty(),
+	}, "webhook", "sql", "file", "stdout", "sqs", "kafka", "jetstream")
 }
 
 func set(given map[string]bool, order ...string) (kinds []string) {
@@ -183,6 +219,11 @@ func (k *checker) relays() {
 			k.add(at+".from.redis.stream", "is missing", "name the stream's key")
 		} else if f.URL.Empty() && f.Stream != "" {
 			k.add(at+".from.redis.url", "is missing", "write url: redis://127.0.0.1:6379")
+		}
+		if f := r.From.JetStream; !f.URL.Empty() && f.Stream == "" {
+			k.add(at+".from.jetstream.stream", "is missing", "name the stream")
+		} else if f.URL.Empty() && f.Stream != "" {
+			k.add(at+".from.jetstream.url", "is missing", "write url: nats://127.0.0.1:4222")
 		}
 		if t := r.To.Kafka; t.Topic != "" && len(t.Brokers) == 0 {
 			k.add(at+".to.kafka.brokers", "is missing", "write brokers: [host:9092]")

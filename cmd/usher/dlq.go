@@ -6,53 +6,95 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/url"
-	"strconv"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/ushergo/usher/cmd/usher/internal/adminapi"
+	"github.com/ushergo/usher/cmd/usher/internal/relays"
 	"github.com/ushergo/usher/relay"
 )
 
 func newDLQCmd() *cobra.Command {
-	var af adminFlags
+	var df dlqFlags
 	cmd := group("dlq", "Look at the dead letters of relays, and bring them back",
-		`dlq talks to the admin API of a running usher. A dead letter is an event that a relay's
-sink did not take. It is kept for 14 days (dead_letters.retain).`,
+		`dlq talks to the admin API of a running usher, or, with --state, looks into the state of
+an usher relay itself (a folder only while that does not run). A dead letter is an event
+that a relay's sink did not take. It is kept for 14 days (dead_letters.retain).`,
 		`  usher dlq list bookings
   usher dlq show bookings premiere/1.42
   usher dlq redrive bookings                       # all of them, 50 a second
   usher dlq redrive bookings premiere/1.42
   usher dlq export bookings > letters.jsonl
   usher dlq drop bookings premiere/1.42`)
-	af.register(cmd)
-	cmd.AddCommand(newDLQListCmd(&af), newDLQShowCmd(&af), newDLQRedriveCmd(&af), newDLQDropCmd(&af), newDLQExportCmd(&af))
+	df.register(cmd)
+	cmd.PersistentFlags().StringVar(&df.state, "state", "", "folder or redis:// address that an usher relay keeps its state in, instead of an admin API")
+	cmd.AddCommand(newDLQListCmd(&df), newDLQShowCmd(&df), newDLQRedriveCmd(&df.adminFlags), newDLQDropCmd(&df), newDLQExportCmd(&df))
 	return cmd
 }
 
+type dlqFlags struct {
+	adminFlags
+	state string
+}
+
+// letters are what dead letters can be looked at by.
+type letters interface {
+	List(ctx context.Context, relay string, after uint64, limit int) ([]relay.Letter, error)
+	Get(ctx context.Context, relay, event string) (relay.Letter, error)
+	Drop(ctx context.Context, relay string, events ...string) (int, error)
+}
+
+// open reaches the letters that the flags mean.
+func (f *dlqFlags) open() (l letters, closer func(), err error) {
+	if f.state != "" {
+		var opts relays.Options
+		closer, err := openState(f.state, &opts, slog.New(slog.DiscardHandler))
+		return opts.Dead, closer, err
+	}
+	c, err := f.client()
+	return remoteLetters{c}, func() {}, err
+}
+
+// remoteLetters are those of a running usher.
+type remoteLetters struct{ c *adminapi.Client }
+
+func (r remoteLetters) List(ctx context.Context, id string, after uint64, limit int) ([]relay.Letter, error) {
+	var page struct {
+		Letters []relay.Letter `json:"letters"`
+	}
+	_, err := r.c.Do(ctx, http.MethodGet, fmt.Sprintf("%s?limit=%d&after=%d", relayPath(id, "/dlq"), limit, after), nil, nil, &page)
+	return page.Letters, err
+}
+
+func (r remoteLetters) Get(ctx context.Context, id, event string) (l relay.Letter, err error) {
+	_, err = r.c.Do(ctx, http.MethodGet, relayPath(id, "/dlq/letter")+"?event="+url.QueryEscape(event), nil, nil, &l)
+	return l, err
+}
+
+func (r remoteLetters) Drop(ctx context.Context, id string, events ...string) (int, error) {
+	var out struct{ Dropped int }
+	_, err := r.c.Do(ctx, http.MethodPost, relayPath(id, "/dlq/drop"), nil, map[string]any{"ids": events}, &out)
+	return out.Dropped, err
+}
+
 // eachLetter calls f for every dead letter of a relay, the oldest first.
-func eachLetter(ctx context.Context, c *adminapi.Client, id string, f func(relay.Letter) error) error {
+func eachLetter(ctx context.Context, from letters, id string, f func(relay.Letter) error) error {
 	for after := uint64(0); ; {
-		var page struct {
-			Letters []relay.Letter `json:"letters"`
-			Next    uint64         `json:"next"`
-		}
-		if _, err := c.Do(ctx, http.MethodGet, relayPath(id, "/dlq")+"?limit=500&after="+strconv.FormatUint(after, 10), nil, nil, &page); err != nil {
+		page, err := from.List(ctx, id, after, 500)
+		if err != nil || len(page) == 0 {
 			return err
 		}
-		if len(page.Letters) == 0 {
-			return nil
-		}
-		for _, l := range page.Letters {
+		for _, l := range page {
 			if err := f(l); err != nil {
 				return err
 			}
+			after = l.Seq
 		}
-		after = page.Next
 	}
 }
 
@@ -68,7 +110,7 @@ func atLeast(names ...string) cobra.PositionalArgs {
 	}
 }
 
-func newDLQListCmd(af *adminFlags) *cobra.Command {
+func newDLQListCmd(df *dlqFlags) *cobra.Command {
 	var asJSON bool
 	var limit int
 	cmd := &cobra.Command{
@@ -76,10 +118,11 @@ func newDLQListCmd(af *adminFlags) *cobra.Command {
 		Example: "  usher dlq list bookings\n  usher dlq list bookings --json | jq '.[].reason'",
 		Args:    wantArgs("the id of a relay"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := af.client()
+			c, closer, err := df.open()
 			if err != nil {
 				return err
 			}
+			defer closer()
 			errEnough := errors.New("enough")
 			letters := []relay.Letter{}
 			err = eachLetter(cmd.Context(), c, args[0], func(l relay.Letter) error {
@@ -120,18 +163,19 @@ func letterTable(w io.Writer, letters []relay.Letter, more bool) error {
 	return tw.Flush()
 }
 
-func newDLQShowCmd(af *adminFlags) *cobra.Command {
+func newDLQShowCmd(df *dlqFlags) *cobra.Command {
 	return &cobra.Command{
 		Use: "show RELAY EVENT", Short: "Show one dead letter with its payload",
 		Example: "  usher dlq show bookings premiere/1.42",
 		Args:    wantArgs("the id of a relay", "the id of an event"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := af.client()
+			c, closer, err := df.open()
 			if err != nil {
 				return err
 			}
-			var letter json.RawMessage
-			if _, err := c.Do(cmd.Context(), http.MethodGet, relayPath(args[0], "/dlq/letter")+"?event="+url.QueryEscape(args[1]), nil, nil, &letter); err != nil {
+			defer closer()
+			letter, err := c.Get(cmd.Context(), args[0], args[1])
+			if err != nil {
 				return err
 			}
 			return printJSON(cmd.OutOrStdout(), letter)
@@ -192,7 +236,7 @@ func redrive(ctx context.Context, c *adminapi.Client, w io.Writer, id string, ev
 	}
 }
 
-func newDLQDropCmd(af *adminFlags) *cobra.Command {
+func newDLQDropCmd(df *dlqFlags) *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use: "drop RELAY EVENT…", Short: "Forget dead letters for good",
@@ -203,10 +247,11 @@ func newDLQDropCmd(af *adminFlags) *cobra.Command {
 			if all == (len(events) > 0) {
 				return &usageError{errors.New("name events, or say --all")}
 			}
-			c, err := af.client()
+			c, closer, err := df.open()
 			if err != nil {
 				return err
 			}
+			defer closer()
 			if all {
 				err := eachLetter(cmd.Context(), c, args[0], func(l relay.Letter) error {
 					events = append(events, l.Event.ID)
@@ -219,11 +264,11 @@ func newDLQDropCmd(af *adminFlags) *cobra.Command {
 			dropped := 0
 			for len(events) > 0 {
 				n := min(len(events), 1000)
-				var out struct{ Dropped int }
-				if _, err := c.Do(cmd.Context(), http.MethodPost, relayPath(args[0], "/dlq/drop"), nil, map[string]any{"ids": events[:n]}, &out); err != nil {
+				k, err := c.Drop(cmd.Context(), args[0], events[:n]...)
+				if err != nil {
 					return err
 				}
-				dropped, events = dropped+out.Dropped, events[n:]
+				dropped, events = dropped+k, events[n:]
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d dropped\n", dropped)
 			return err
@@ -233,16 +278,17 @@ func newDLQDropCmd(af *adminFlags) *cobra.Command {
 	return cmd
 }
 
-func newDLQExportCmd(af *adminFlags) *cobra.Command {
+func newDLQExportCmd(df *dlqFlags) *cobra.Command {
 	return &cobra.Command{
 		Use: "export RELAY", Short: "Write all dead letters as JSON lines",
 		Example: "  usher dlq export bookings > letters.jsonl",
 		Args:    wantArgs("the id of a relay"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := af.client()
+			c, closer, err := df.open()
 			if err != nil {
 				return err
 			}
+			defer closer()
 			enc := json.NewEncoder(cmd.OutOrStdout())
 			enc.SetEscapeHTML(false)
 			return eachLetter(cmd.Context(), c, args[0], func(l relay.Letter) error { return enc.Encode(l) })

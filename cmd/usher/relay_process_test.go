@@ -282,7 +282,7 @@ func (w *relayed) audit(visitors int) {
 		t.Errorf("%d admissions of %d visitors", len(admitted), visitors)
 	}
 
-	lines := w.lines()
+	lines := w.lines("events.jsonl")
 	if err := relaytest.Audit(all, lines); err != nil {
 		t.Errorf("file: %v", err)
 	}
@@ -293,6 +293,8 @@ func (w *relayed) audit(visitors int) {
 	if len(rows) != len(admitted) {
 		t.Errorf("the table has %d rows for %d admissions", len(rows), len(admitted))
 	}
+
+	w.aside(all)
 
 	letters := w.letters("to-hook")
 	var dead []string
@@ -343,19 +345,41 @@ func (w *relayed) audit(visitors int) {
 		len(lines), len(hooked), late, (sum / time.Duration(len(took))).Round(time.Microsecond), took[len(took)/2].Round(time.Microsecond), took[len(took)*99/100].Round(time.Microsecond))
 }
 
+// aside reads the same log by usher relay, in two goes.
+func (w *relayed) aside(all []relay.Event) {
+	t := w.t
+	for range 2 {
+		out, err := w.cli("relay", "--from", "usher://"+strings.TrimPrefix(w.p.admin, "http://")+"/premiere", "--to", filepath.Join(w.dir, "aside.jsonl"),
+			"--state", filepath.Join(w.dir, "aside"), "--until-idle", "300ms", "--log-level", "error")
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	lines := w.lines("aside.jsonl")
+	if err := relaytest.Audit(all, lines); err != nil {
+		t.Errorf("usher relay: %v", err)
+	}
+	if len(lines) != len(all) {
+		t.Errorf("usher relay wrote %d lines for %d events, though nobody stopped it", len(lines), len(all))
+	}
+}
+
 func (w *relayed) cli(args ...string) (string, error) {
 	var out bytes.Buffer
 	cmd := newRootCmd()
 	cmd.SetOut(&out)
 	cmd.SetErr(&out)
 	w.t.Setenv("USHER_ADMIN_TOKEN", relayToken)
-	cmd.SetArgs(append(args, "--admin", w.p.admin))
+	if args[0] != "relay" {
+		args = append(args, "--admin", w.p.admin)
+	}
+	cmd.SetArgs(args)
 	err := cmd.ExecuteContext(context.Background())
 	return out.String(), err
 }
 
-func (w *relayed) lines() (events []relay.Event) {
-	f, err := os.Open(filepath.Join(w.dir, "events.jsonl"))
+func (w *relayed) lines(name string) (events []relay.Event) {
+	f, err := os.Open(filepath.Join(w.dir, name))
 	if err != nil {
 		w.t.Fatal(err)
 	}

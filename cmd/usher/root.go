@@ -38,7 +38,7 @@ see their place fall, and are let in as others leave.`,
 			root.AddCommand(c)
 		}
 	}
-	add("run", newServeCmd(), newKeepCmd(), newSidecarCmd(), newDemoCmd(startDemoServer))
+	add("run", newServeCmd(), newKeepCmd(), newRelayCmd(), newSidecarCmd(), newDemoCmd(startDemoServer))
 	add("operate", newRoomsCmd(), newConnectionsCmd(), newRelaysCmd(), newDLQCmd(), newKeysCmd())
 	add("prepare", newValidateCmd(), newPageCmd(), newDynamoDBCmd(), newRedisCmd(), newBenchCmd())
 	root.AddCommand(newVersionCmd())

@@ -13,6 +13,7 @@ import (
 	"github.com/ushergo/usher/config"
 	"github.com/ushergo/usher/egress"
 	"github.com/ushergo/usher/relay"
+	"github.com/ushergo/usher/relay/jetstream"
 	"github.com/ushergo/usher/relay/kafka"
 	"github.com/ushergo/usher/relay/lines"
 	"github.com/ushergo/usher/relay/redisstream"
@@ -34,6 +35,11 @@ func (m *means) openSource(_ context.Context, r *config.Relay) (relay.Source, er
 	switch kinds := from.Kinds(); {
 	case len(kinds) != 1:
 		return nil, fmt.Errorf("relay %s: from needs one source, and names %d", r.ID, len(kinds))
+	case kinds[0] == "jetstream":
+		return jetstream.OpenSource(jetstream.SourceOptions{
+			Connection: jetstream.Connection{URL: from.JetStream.URL.Reveal(), Creds: from.JetStream.Creds, Logger: m.log},
+			Stream:     from.JetStream.Stream, Filter: from.JetStream.Filter,
+		})
 	case kinds[0] == "rooms" && m.rooms != nil:
 		return m.rooms(from.Rooms)
 	case kinds[0] == "redis":
@@ -71,6 +77,10 @@ func (m *means) openSink(ctx context.Context, r *config.Relay) (relay.Sink, erro
 		return kafka.Open(kafka.Options{
 			Brokers: k.Brokers, Topic: k.Topic, TLS: k.TLS, Username: k.Username, Password: k.Password.Reveal(), Mechanism: k.Mechanism,
 			Timeout: min(r.Timeout, 10*time.Second),
+		})
+	case "jetstream":
+		return jetstream.OpenSink(jetstream.SinkOptions{
+			Connection: jetstream.Connection{URL: to.JetStream.URL.Reveal(), Creds: to.JetStream.Creds, Logger: m.log}, Subject: to.JetStream.Subject,
 		})
 	case "sqs":
 		return sqs.Open(ctx, sqsQueue(to.SQS))

@@ -29,6 +29,9 @@ type Options struct {
 	Log   roomlog.Log
 	Rooms *room.Rooms
 
+	// Source is read instead of what a relay's section names; it is closed with the relays. Default: what it names.
+	Source relay.Source
+
 	// Leases opens a space of leases that is shared by all who run that relay. Closed after the relay.
 	Leases func(ctx context.Context, space string) (lease.Store, io.Closer, error)
 	// Dead is the engine's store of dead letters; it stays its owner's to close.
@@ -81,8 +84,10 @@ func (rs *Relays) open(ctx context.Context, o *Options, conf *config.Relay) (r *
 	if o.Log != nil {
 		m.rooms = func(ids []string) (relay.Source, error) { return roomSource(o, ids), nil }
 	}
-	if r.source, err = m.openSource(ctx, conf); err != nil {
-		return r, err
+	if r.source = o.Source; r.source == nil {
+		if r.source, err = m.openSource(ctx, conf); err != nil {
+			return r, err
+		}
 	}
 	r.close = append(r.close, r.source)
 	sink, err := m.openSink(ctx, conf)
