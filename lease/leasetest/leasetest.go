@@ -74,10 +74,10 @@ func (f *fixture) ok(err error) {
 // eventually waits until ok says so.
 func (f *fixture) eventually(what string, ok func() bool) {
 	f.Helper()
-	deadline := time.Now().Add(time.Minute)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
-			f.Fatalf("not within a minute: %s", what)
+			f.Fatalf("not within two minutes: %s", what)
 		}
 		time.Sleep(5 * time.Millisecond) // between two questions, not instead of one
 	}
