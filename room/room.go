@@ -60,6 +60,8 @@ type Rooms struct {
 	stop  context.CancelFunc
 	wg    sync.WaitGroup
 
+	proofs proofs
+
 	mu    sync.Mutex
 	rooms map[string]*Room
 }
@@ -279,6 +281,10 @@ func (rs *Rooms) Delete(ctx context.Context, id string, force bool) error {
 
 func (rs *Rooms) do(ctx context.Context, id string, cmd *Command) (Result, error) {
 	cmd.Rand = mrand.Uint64()
+	if cmd.Ref.Seq != 0 {
+		p := rs.proofs.of(cmd.Ref.ID)
+		cmd.Issued, cmd.Admitted = p.issued, p.admitted
+	}
 	ctx, end := rs.opts.Observer.Begin(ctx, id, cmd.Op)
 	res, err := rs.store.Do(ctx, id, cmd)
 	end(res, err)

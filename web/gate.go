@@ -179,10 +179,14 @@ func (v *visitor) waits() {
 	defer cancel()
 	ref := v.pres.ref()
 	visit, err := v.entry.room.Status(ctx, ref)
-	if err == nil && visit.State == room.Active { // in between
+	// In between; or its admission was lost in a failover, and its cookie proves it.
+	if err == nil && (visit.State == room.Active || visit.State == room.Waiting && v.provesAdmission()) {
 		if err = v.use(ref); err == nil {
 			v.g.proxy.serve(&v.forward)
 			return
+		}
+		if errors.Is(err, room.ErrNotAdmitted) { // and has no slot to come back to
+			err = nil
 		}
 	}
 	switch {
@@ -199,6 +203,18 @@ func (v *visitor) waits() {
 	default:
 		v.refuse(notYet(&visit))
 	}
+}
+
+// provesAdmission says whether the request brings a validly signed admission of its ticket, and notes it for the engine.
+func (v *visitor) provesAdmission() (proven bool) {
+	cookies(v.r.Header["Cookie"], v.entry.passCookie(v.client.https), func(token string) {
+		a, err := v.s.opts.Keys.Verify(v.entry.room.ID(), token, time.Now())
+		proven = proven || err == nil && a.TicketID == v.pres.ref().ID.String()
+	})
+	if proven {
+		v.entry.room.Presented(v.pres.ref(), v.pres.ticket.Issued.UnixMicro(), true)
+	}
+	return proven
 }
 
 // notYet tells a program about a ticket that waits.

@@ -3,6 +3,7 @@ package web
 import (
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/ushergo/usher/room"
 	"github.com/ushergo/usher/token"
@@ -58,8 +59,14 @@ func (s *Server) presented(r *http.Request, e *entry, https, named bool) (p pres
 			}
 		}
 	}
+	if p.ok && time.Since(p.ticket.Issued) < adoptable {
+		e.room.Presented(p.ref(), p.ticket.Issued.UnixMicro(), false)
+	}
 	return p, conflict
 }
+
+// adoptable is how old a ticket may be that an engine takes up again when a failover has lost it.
+const adoptable = 10 * time.Minute
 
 // cookies calls f with each value of a cookie. It allocates nothing, unlike http.Request.Cookies.
 func cookies(lines []string, name string, f func(value string)) {
