@@ -38,7 +38,7 @@ func (e *Event) size() int {
 }
 
 // Position is a place in one partition of a source, in the source's own words: "1.42" for a room's log, a sequence
-// number for Kinesis and JetStream, "1700000000000-0" for a Redis stream. Empty: before everything.
+// number for Kinesis, its own birth and a number for JetStream, "1700000000000-0" for a Redis stream. Empty: before everything.
 type Position string
 
 // RoomID names event n of a room's log in an epoch: "premiere/1.42".

@@ -37,7 +37,7 @@ func (m *means) openSource(_ context.Context, r *config.Relay) (relay.Source, er
 		return nil, fmt.Errorf("relay %s: from needs one source, and names %d", r.ID, len(kinds))
 	case kinds[0] == "jetstream":
 		return jetstream.OpenSource(jetstream.SourceOptions{
-			Connection: jetstream.Connection{URL: from.JetStream.URL.Reveal(), Creds: from.JetStream.Creds, Logger: m.log},
+			Connection: jetstream.Connection{URL: from.JetStream.URL.Reveal(), Creds: from.JetStream.Creds},
 			Stream:     from.JetStream.Stream, Filter: from.JetStream.Filter,
 		})
 	case kinds[0] == "rooms" && m.rooms != nil:
@@ -80,7 +80,7 @@ func (m *means) openSink(ctx context.Context, r *config.Relay) (relay.Sink, erro
 		})
 	case "jetstream":
 		return jetstream.OpenSink(jetstream.SinkOptions{
-			Connection: jetstream.Connection{URL: to.JetStream.URL.Reveal(), Creds: to.JetStream.Creds, Logger: m.log}, Subject: to.JetStream.Subject,
+			Connection: jetstream.Connection{URL: to.JetStream.URL.Reveal(), Creds: to.JetStream.Creds}, Subject: to.JetStream.Subject,
 		})
 	case "sqs":
 		return sqs.Open(ctx, sqsQueue(to.SQS))
