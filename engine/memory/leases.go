@@ -80,9 +80,17 @@ func OpenLeases(dir, space string, opts LeaseOptions) (*Leases, error) {
 	return s, nil
 }
 
-// change takes a step of the machine and waits until what f returned is on the disk. f returns nil where nothing changed.
-// tell: those who watch are told of it.
-func (s *Leases) change(ctx context.Context, bad error, tell bool, f func(m *lease.Machine, now int64) *leasePage) error {
+// kind of a step.
+type leaseStep uint8
+
+const (
+	quick leaseStep = iota // nothing of it is on the disk: a full one hinders no beat
+	kept                   // it is on the disk before it is answered
+	told                   // the same, and those who watch are told
+)
+
+// step takes a step of the machine and waits until what f returned is on the disk. f returns nil where nothing changed.
+func (s *Leases) step(ctx context.Context, bad error, kind leaseStep, f func(m *lease.Machine, now int64) *leasePage) error {
 	if bad != nil {
 		return bad
 	}
@@ -94,35 +102,44 @@ func (s *Leases) change(ctx context.Context, bad error, tell bool, f func(m *lea
 		s.mu.Unlock()
 		return fmt.Errorf("%w: usher is stopping", lease.ErrUnavailable)
 	}
-	if err := s.book.ready(); err != nil {
-		s.mu.Unlock()
-		return err
+	if kind != quick {
+		if err := s.book.ready(); err != nil {
+			s.mu.Unlock()
+			return err
+		}
 	}
 	page := f(s.machine, s.now())
 	var pos journal.Pos
 	var err error
-	var wakes []func()
 	if page != nil {
 		pos, err = s.book.write(page)
-		if tell {
-			for wake := range s.watchers {
-				wakes = append(wakes, *wake)
-			}
-		}
 	}
 	s.mu.Unlock()
 	if err == nil {
 		err = s.book.sync(ctx, pos)
 	}
-	for _, wake := range wakes {
-		wake()
+	if page != nil && kind == told {
+		s.tell()
 	}
 	return err
 }
 
+// tell wakes those who watch.
+func (s *Leases) tell() {
+	s.mu.Lock()
+	wakes := make([]func(), 0, len(s.watchers))
+	for wake := range s.watchers {
+		wakes = append(wakes, *wake)
+	}
+	s.mu.Unlock()
+	for _, wake := range wakes {
+		wake()
+	}
+}
+
 // read looks at the machine.
 func (s *Leases) read(ctx context.Context, bad error, f func(m *lease.Machine)) error {
-	return s.change(ctx, bad, false, func(m *lease.Machine, _ int64) *leasePage { f(m); return nil })
+	return s.step(ctx, bad, quick, func(m *lease.Machine, _ int64) *leasePage { f(m); return nil })
 }
 
 // Workers implements lease.Store.
@@ -133,7 +150,7 @@ func (s *Leases) Workers(ctx context.Context) (rows []lease.WorkerRow, err error
 
 // Join implements lease.Store.
 func (s *Leases) Join(ctx context.Context, j lease.Join) (out lease.Joined, err error) {
-	err = s.change(ctx, j.Check(), false, func(m *lease.Machine, now int64) *leasePage { out = m.Join(j, now); return nil })
+	err = s.step(ctx, j.Check(), quick, func(m *lease.Machine, now int64) *leasePage { out = m.Join(j, now); return nil })
 	return out, err
 }
 
@@ -151,7 +168,11 @@ func (s *Leases) Mark(ctx context.Context, k lease.Mark) (ok bool, err error) {
 
 // Leave implements lease.Store.
 func (s *Leases) Leave(ctx context.Context, o lease.Owner) error {
-	return s.change(ctx, o.Check(), true, func(m *lease.Machine, _ int64) *leasePage { m.Leave(o); return &leasePage{} })
+	err := s.read(ctx, o.Check(), func(m *lease.Machine) { m.Leave(o) })
+	if err == nil {
+		s.tell()
+	}
+	return err
 }
 
 // Forget implements lease.Store.
@@ -161,7 +182,7 @@ func (s *Leases) Forget(ctx context.Context, o lease.Owner) error {
 
 // Put implements lease.Store.
 func (s *Leases) Put(ctx context.Context, p lease.Put) (row lease.Row, err error) {
-	err = s.change(ctx, p.Check(), true, func(m *lease.Machine, _ int64) *leasePage {
+	err = s.step(ctx, p.Check(), told, func(m *lease.Machine, _ int64) *leasePage {
 		var before uint64
 		for _, old := range m.Get([]string{p.ID}) {
 			before = old.Rev
@@ -176,7 +197,7 @@ func (s *Leases) Put(ctx context.Context, p lease.Put) (row lease.Row, err error
 
 // Delete implements lease.Store.
 func (s *Leases) Delete(ctx context.Context, id string) (was bool, err error) {
-	err = s.change(ctx, lease.CheckID(id), true, func(m *lease.Machine, _ int64) *leasePage {
+	err = s.step(ctx, lease.CheckID(id), told, func(m *lease.Machine, _ int64) *leasePage {
 		if was = m.Delete(id); !was {
 			return nil
 		}
@@ -211,7 +232,7 @@ func (s *Leases) Orphans(ctx context.Context, living []lease.Owner, limit int) (
 
 // Take implements lease.Store.
 func (s *Leases) Take(ctx context.Context, t lease.Take) (out lease.Taken, err error) {
-	err = s.change(ctx, t.Check(), false, func(m *lease.Machine, now int64) *leasePage {
+	err = s.step(ctx, t.Check(), kept, func(m *lease.Machine, now int64) *leasePage {
 		if out = m.Take(t, now); !out.OK {
 			return nil
 		}
@@ -222,7 +243,7 @@ func (s *Leases) Take(ctx context.Context, t lease.Take) (out lease.Taken, err e
 
 // Release implements lease.Store.
 func (s *Leases) Release(ctx context.Context, r lease.Release) (ok bool, err error) {
-	err = s.change(ctx, r.Check(), true, func(m *lease.Machine, _ int64) *leasePage {
+	err = s.step(ctx, r.Check(), told, func(m *lease.Machine, _ int64) *leasePage {
 		if ok = m.Release(r); !ok {
 			return nil
 		}
@@ -233,7 +254,7 @@ func (s *Leases) Release(ctx context.Context, r lease.Release) (ok bool, err err
 
 // Flush implements lease.Store.
 func (s *Leases) Flush(ctx context.Context, cs []lease.Cursor) (ok []bool, err error) {
-	err = s.change(ctx, lease.CheckCursors(cs), false, func(m *lease.Machine, _ int64) *leasePage {
+	err = s.step(ctx, lease.CheckCursors(cs), kept, func(m *lease.Machine, _ int64) *leasePage {
 		page := &leasePage{Cursors: map[string]string{}}
 		ok = make([]bool, len(cs))
 		for i, c := range cs {
