@@ -15,7 +15,8 @@ type Remote struct {
 	Rooms []string // empty: all
 }
 
-// ParseFrom reads the address of a source: usher://host:port/room (or usher+https://), redis://host:6379/0?stream=KEY&key=FIELD.
+// ParseFrom reads the address of a source: usher://host:port/room (or usher+https://), redis://host:6379/0?stream=KEY&key=FIELD,
+// nats://host:4222/STREAM?filter=SUBJECTS.
 func ParseFrom(text string) (from config.RelayFrom, remote *Remote, err error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme == "" {
@@ -45,12 +46,20 @@ func ParseFrom(text string) (from config.RelayFrom, remote *Remote, err error) {
 		u.RawQuery = q.Encode()
 		from.Redis.URL = config.NewSecret(u.String())
 		return from, nil, nil
+	case "nats", "tls":
+		from.JetStream.Stream, from.JetStream.Filter = strings.Trim(u.Path, "/"), u.Query().Get("filter")
+		if u.Host == "" || from.JetStream.Stream == "" {
+			return from, nil, errors.New("--from: no stream; write nats://127.0.0.1:4222/bookings")
+		}
+		from.JetStream.URL = natsServer(u)
+		return from, nil, nil
 	}
-	return from, nil, fmt.Errorf("--from: %s: is no source; use usher, usher+https, redis or rediss", u.Scheme)
+	return from, nil, fmt.Errorf("--from: %s: is no source; use usher, usher+https, redis, rediss, nats or tls (NATS)", u.Scheme)
 }
 
 // ParseTo reads the address of a sink and fills in to, which has the defaults: - for standard output, a file's path or
-// file:, http(s):, postgres:, mysql:, sqlite:, kafka://broker,broker/topic, sqs+https://queue.
+// file:, http(s):, postgres:, mysql:, sqlite:, kafka://broker,broker/topic, sqs+https://queue,
+// nats://host:4222/SUBJECT (a stream must take it; usher.{partition}.{type} without one).
 func ParseTo(text string, to *config.RelayTo) error {
 	scheme, rest, found := strings.Cut(text, ":")
 	if text == "-" || text == "stdout:" {
@@ -80,10 +89,25 @@ func ParseTo(text string, to *config.RelayTo) error {
 			return errors.New("--to: write kafka://broker:9092,broker:9092/topic")
 		}
 		to.Kafka.Brokers, to.Kafka.Topic = strings.Split(hosts, ","), topic
+	case "nats", "tls":
+		u, err := url.Parse(text)
+		if err != nil || u.Host == "" { // err may quote the password
+			return errors.New("--to: write nats://127.0.0.1:4222/usher.{partition}.{type}")
+		}
+		if subject := strings.Trim(u.Path, "/"); subject != "" {
+			to.JetStream.Subject = subject
+		}
+		to.JetStream.URL = natsServer(u)
 	default:
-		return fmt.Errorf("--to: %s: is no sink; use -, file, https, postgres, mysql, sqlite, kafka or sqs+https", scheme)
+		return fmt.Errorf("--to: %s: is no sink; use -, file, https, postgres, mysql, sqlite, kafka, nats, tls (NATS) or sqs+https", scheme)
 	}
 	return nil
+}
+
+// natsServer is the address without what we have put behind it.
+func natsServer(u *url.URL) config.Secret {
+	server := url.URL{Scheme: u.Scheme, User: u.User, Host: u.Host}
+	return config.NewSecret(server.String())
 }
 
 // sqlAddress takes ?table= out of a database's address.

@@ -22,13 +22,17 @@ func TestAddresses(t *testing.T) {
 		},
 		"kafka://a:1,b:2/topic":      func(c config.RelayTo) bool { return len(c.Kafka.Brokers) == 2 && c.Kafka.Topic == "topic" },
 		"sqs+https://sqs.x/1/q.fifo": func(c config.RelayTo) bool { return c.SQS.Queue == "https://sqs.x/1/q.fifo" },
+		"nats://u:p@h:4222": func(c config.RelayTo) bool {
+			return c.JetStream.URL.Reveal() == "nats://u:p@h:4222" && c.JetStream.Subject == "usher.{partition}.{type}"
+		},
+		"nats://h/a.{key}": func(c config.RelayTo) bool { return c.JetStream.URL.Reveal() == "nats://h" && c.JetStream.Subject == "a.{key}" },
 	} {
 		to := config.DefaultRelay().To
 		if err := ParseTo(text, &to); err != nil || !check(to) || len(to.Kinds()) != 1 {
 			t.Errorf("%s: %+v %v", text, to, err)
 		}
 	}
-	for _, text := range []string{"ftp://x/y", "kafka://x", "postgres://h"} {
+	for _, text := range []string{"ftp://x/y", "kafka://x", "postgres://h", "nats:x"} {
 		to := config.DefaultRelay().To
 		if err := ParseTo(text, &to); err == nil {
 			t.Errorf("%s is taken", text)
@@ -42,7 +46,11 @@ func TestAddresses(t *testing.T) {
 	if err != nil || from.Redis.URL.Reveal() != "redis://u:p@h:6379/2" || from.Redis.Stream != "s" || from.Redis.Key != "k" {
 		t.Errorf("%+v %v", from, err)
 	}
-	for _, text := range []string{"", "premiere", "redis://h:1/0", "kafka://h/t"} {
+	from, _, err = ParseFrom("nats://t@h:4222/bookings?filter=usher.>")
+	if j := from.JetStream; err != nil || j.URL.Reveal() != "nats://t@h:4222" || j.Stream != "bookings" || j.Filter != "usher.>" {
+		t.Errorf("%+v %v", j, err)
+	}
+	for _, text := range []string{"", "premiere", "redis://h:1/0", "kafka://h/t", "nats://h"} {
 		if _, _, err := ParseFrom(text); err == nil {
 			t.Errorf("%q is taken", text)
 		}
