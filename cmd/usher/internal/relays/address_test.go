@@ -25,7 +25,9 @@ func TestAddresses(t *testing.T) {
 		"nats://u:p@h:4222": func(c config.RelayTo) bool {
 			return c.JetStream.URL.Reveal() == "nats://u:p@h:4222" && c.JetStream.Subject == "usher.{partition}.{type}"
 		},
-		"nats://h/a.{key}": func(c config.RelayTo) bool { return c.JetStream.URL.Reveal() == "nats://h" && c.JetStream.Subject == "a.{key}" },
+		"nats://h/a.{key}": func(c config.RelayTo) bool {
+			return c.JetStream.URL.Reveal() == "nats://h" && c.JetStream.Subject == "a.{key}"
+		},
 	} {
 		to := config.DefaultRelay().To
 		if err := ParseTo(text, &to); err != nil || !check(to) || len(to.Kinds()) != 1 {
