@@ -99,12 +99,12 @@ func (f *fleet) held() int {
 }
 
 func (f *fleet) start(ctx context.Context, flush time.Duration) {
-	store := dynamodb.NewLeases(f.client, f.table)
+	store, name := dynamodb.NewLeases(f.client, f.table), fmt.Sprintf("w%d", len(f.stores)+1)
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		err := lease.Run(ctx, store, f.serve, lease.Options{Worker: fmt.Sprintf("w%d", len(f.stores)+1), Flush: flush})
+		err := lease.Run(ctx, store, f.serve, lease.Options{Worker: name, Flush: flush})
 		if err != nil && !errors.Is(err, context.Canceled) {
 			fmt.Println("a worker:", err)
 		}

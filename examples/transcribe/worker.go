@@ -83,7 +83,7 @@ func OpenStore(ctx context.Context, url string) (lease.Store, func(), error) {
 		}
 		return dynamodb.NewLeases(client, table), func() {}, nil
 	}
-	return nil, nil, fmt.Errorf("store %q: begin it with redis: or dynamodb:", url)
+	return nil, nil, fmt.Errorf("store %q: begin it with redis: or with dynamodb: and a name", url)
 }
 
 // Spec is what the workers are asked for: message numbers are in "seq", and the upstream is told where to go on, and the

@@ -2,6 +2,7 @@ package keepertest
 
 import (
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
@@ -243,11 +244,14 @@ func (u *Upstream) detach(name string, l *link, what string) {
 func (u *Upstream) listen(l *link) {
 	defer l.cut()
 	for {
-		f, err := ws.ReadFrame(l)
-		if err != nil {
+		h, err := ws.ReadHeader(l)
+		if err != nil || h.Length > 64<<10 {
 			return
 		}
-		switch f.Header.OpCode {
+		if _, err := io.CopyN(io.Discard, l, h.Length); err != nil {
+			return
+		}
+		switch h.OpCode {
 		case ws.OpPing:
 			u.pings.Add(1)
 			if u.deaf.Load() {
