@@ -148,7 +148,6 @@ func (r *roomReader) run() {
 		case h.ctx.Err() != nil:
 			return
 		case errors.Is(err, room.ErrNotFound):
-			h.ended()
 			h.store.forget(h)
 			return
 		case errors.As(err, &cut):

@@ -111,13 +111,14 @@ func (s *Rooms) host(id string) (*roomHost, error) {
 	return h, nil
 }
 
-// forget drops what is known of a room that does not exist; ticks and followers end by themselves.
+// forget drops what is known of a room that does not exist; ticks end by themselves, followers are told.
 func (s *Rooms) forget(h *roomHost) {
 	s.mu.Lock()
 	if s.hosts[h.id] == h {
 		delete(s.hosts, h.id)
 	}
 	s.mu.Unlock()
+	h.ended()
 	h.stop()
 }
 
@@ -210,7 +211,6 @@ func (s *Rooms) Delete(ctx context.Context, id string, force bool) error {
 	} else if err := s.client.Do(ctx, s.client.B().Srem().Key(roomsKey).Member(id).Build()).Error(); err != nil {
 		s.opts.Logger.Warn("a deleted room is still listed; usher redis clean removes it", "room", id, "err", err)
 	}
-	h.ended()
 	s.forget(h)
 	return nil
 }
