@@ -44,9 +44,9 @@ func cost(ctx context.Context, long time.Duration) error {
 			r.steady, r.redeploy, r.fleet, r.err = run(ctx, client, n, false, time.Second, long)
 		})
 	}
-	var cursors usage
+	var moving *fleet
 	var cursorErr error
-	wg.Go(func() { cursors, _, _, cursorErr = run(ctx, client, 100, true, time.Second, min(long, 30*time.Second)) })
+	wg.Go(func() { _, _, moving, cursorErr = run(ctx, client, 100, true, time.Second, min(long, 30*time.Second)) })
 	wg.Wait()
 	if cursorErr != nil {
 		return cursorErr
@@ -60,7 +60,8 @@ func cost(ctx context.Context, long time.Duration) error {
 			return fmt.Errorf("%d connections: %w", n, r.err)
 		}
 	}
-	cursors = cursors.minus(results[0].steady) // of 100 connections, each flushed once a second
+	flushed := moving.methods()["Flush"]
+	unit := flushed.WriteUnits / float64(max(flushed.Requests, 1)) // of one cursor
 
 	fmt.Printf("3 workers, lease 20 s, beat 5 s; requests to dynalite counted over %v, units as it reported them\n", long)
 	fmt.Printf("prices: %.3f and %.3f $ per million write and read units on demand; %.5f and %.5f $ an hour provisioned, %.0f %% used; month of %d h\n\n",
@@ -83,13 +84,13 @@ func cost(ctx context.Context, long time.Duration) error {
 		r := results[i].redeploy
 		fmt.Printf("  %d connections: %.0f requests, %.0f write units, %.0f read units, %.5f $\n", n, r.requests, r.writes, r.reads, (r.writes*perMillionWrites+r.reads*perMillionReads)/1e6)
 	}
-	fmt.Printf("\ncursors of connections that get messages all the time (%.3f write units a connection and flush, counted at 100), $ a month on demand:\n", cursors.writes/100)
+	fmt.Printf("\ncursors of connections that get messages all the time (%.3f write units a connection and flush, of %d counted), $ a month on demand:\n", unit, flushed.Requests)
 	tw = tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(tw, "connections\tflush 1 s\t10 s\t60 s\t")
 	for _, n := range sizes {
 		fmt.Fprintf(tw, "%d\t", n)
 		for _, flush := range []float64{1, 10, 60} {
-			u := usage{writes: cursors.writes / 100 * float64(n) / flush}
+			u := usage{writes: unit * float64(n) / flush}
 			fmt.Fprintf(tw, "%.2f\t", u.onDemand())
 		}
 		fmt.Fprintln(tw)
