@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -26,11 +27,18 @@ rooms:
 relay:
   - {id: out, from: {rooms: [premiere]}, to: {file: {path: `+filepath.Join(dir, "events.jsonl")+`}}}
 `)
+	var ticket string
 	for range 3 {
-		if code, body := ask(t, "POST", n.public+"/v1/rooms/premiere/enter", ""); code/100 != 2 {
+		code, body := ask(t, "POST", n.public+"/v1/rooms/premiere/enter", "")
+		if code/100 != 2 {
 			t.Fatalf("%d %s", code, body)
 		}
+		_, rest, _ := strings.Cut(body, `"ticket":"`)
+		ticket, _, _ = strings.Cut(rest, `"`)
 	}
+	ctx, hangUp := context.WithCancel(t.Context()) // a visitor who is told, and goes
+	stream(ctx, t, n.public+"/v1/rooms/premiere/events", "Authorization", "Bearer "+ticket)
+	hangUp()
 	service := []string{"Authorization", "Bearer " + adminToken + "-service", "Content-Type", "application/json"}
 	if code, body := ask(t, "PUT", n.admin+"/svc/v1/gates/row", `{"permits":1}`, service...); code/100 != 2 {
 		t.Fatalf("%d %s", code, body)
@@ -49,7 +57,7 @@ relay:
 				names[name] = true
 			}
 		}
-		return names["usher_room_ended_total"] && names["usher_relay_lag_seconds"] && names["usher_room_instances_state"]
+		return names["usher_room_ended_total"] && names["usher_relay_lag_seconds"] && names["usher_push_closed_total"] && names["usher_room_instances_state"]
 	})
 	return names
 }
