@@ -16,7 +16,7 @@ export function report(name, error, note) {
 }
 
 // until polls a condition with a deadline; nothing here waits by the clock alone.
-export async function until(what, f, ms = 20000) {
+export async function until(what, f, ms = 60000) {
   const end = Date.now() + ms;
   let last;
   for (;;) {

@@ -43,6 +43,12 @@ async function open(browser, options) {
     done: () => page.evaluate(() => parseFloat(document.querySelector('.bar').style.getPropertyValue('--done'))),
     visible: (name) => page.isVisible('[data-usher="' + name + '"]'),
     isInside: () => new URL(page.url()).pathname === '/inside/' + id,
+    // The stream has brought something: it is open on both sides.
+    streaming: async () => {
+      await until('the stream', async () => (await call('')).streams === 1);
+      await call('', {place: 999});
+      await until('news by the stream', async () => (await s.text('place')) === '999');
+    },
     inside: () => until('being let in', () => new URL(page.url()).pathname === '/inside/' + id),
     isState: (want) => until('state ' + want, async () => await s.state() === want),
     isText: (name, want, ms) => until(name + ' ' + want, async () => (await s.text(name)) === want, ms),
@@ -115,7 +121,7 @@ scenario('a ticket issued anew is explained', async (s) => {
 
 scenario('an admission by the stream takes in at once', {initial: {sse: true, hold_ms: 60000}}, async (s) => {
   await s.page.goto(s.url);
-  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.streaming();
   await s.send({type: 'rank', status: 'WAITING', place: 3, waiting: 900, eta: null, at: new Date().toISOString()});
   await s.isText('place', '3');
   // In pieces, with a comment, as a proxy may cut it.
@@ -128,15 +134,17 @@ scenario('an admission by the stream takes in at once', {initial: {sse: true, ho
 
 scenario('an admission found by polling takes in', async (s) => {
   await s.page.goto(s.url);
+  const titles = []; // it goes on within a second or so, which is too short to ask for them
+  await s.page.exposeFunction('titled', (t) => { titles.push(t); });
+  await s.page.evaluate(() => { new MutationObserver(() => titled(document.title)).observe(document.querySelector('title'), {childList: true, characterData: true, subtree: true}); });
   await s.set({state: 'admitted'});
-  await s.isState('admitted');
-  check((await s.page.title()).startsWith('Your turn!'), await s.page.title());
   await s.inside();
+  check(titles.some((t) => t.startsWith('Your turn!')), titles.join());
 });
 
 scenario('the stream dies and is refused: polling goes on (push 19)', {initial: {sse: true, hold_ms: 300}}, async (s) => {
   await s.page.goto(s.url);
-  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.streaming();
   await s.set({sse: false});
   await s.cut();
   await s.set({place: 90});
@@ -159,7 +167,7 @@ scenario('many tabs of one browser: each loads, few hold a stream, all are told'
   const tabs = [s.page];
   for (let i = 0; i < 8; i++) {
     const tab = await s.context.newPage();
-    await tab.goto(s.url, {timeout: 10000});
+    await tab.goto(s.url, {timeout: 60000});
     tabs.push(tab);
   }
   await until('streams', async () => (await s.get()).streams >= 1);
@@ -172,10 +180,10 @@ scenario('many tabs of one browser: each loads, few hold a stream, all are told'
 
 scenario('RECONNECT_SOON: back in its own slot', {initial: {sse: true, hold_ms: 60000}}, async (s) => {
   await s.page.goto(s.url);
-  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.streaming();
   await s.send({type: 'RECONNECT_SOON', reason: 'SERVER_SHUTDOWN', after_ms: 100});
   await s.cut();
-  await until('the stream again', async () => { const r = await s.get(); return r.opened === 2 && r.streams === 1; });
+  await until('the stream again', async () => { const r = await s.get(); return r.opened >= 2 && r.streams === 1; });
 });
 
 scenario('server away and back: place kept, no reload', async (s) => {
@@ -210,7 +218,7 @@ scenario('a pause comes with its message within a poll, and goes (room 26)', asy
 
 scenario('a pause comes by the stream too', {initial: {sse: true, hold_ms: 60000}}, async (s) => {
   await s.page.goto(s.url);
-  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.streaming();
   await s.send({type: 'stats', waiting: 70, active: 5, room_state: 'paused', message: 'A short break', at: new Date().toISOString()});
   await s.isState('paused');
   await s.isText('message', 'A short break');
@@ -248,7 +256,7 @@ scenario('an ended ticket says why and joins again without a reload (room 19)', 
 
 scenario('a timeout by the stream ends it', {initial: {sse: true, hold_ms: 60000}}, async (s) => {
   await s.page.goto(s.url);
-  await until('the stream', async () => (await s.get()).streams === 1);
+  await s.streaming();
   await s.send({type: 'timeout', reason: 'claim', at: new Date().toISOString()});
   await s.isState('ended');
   check(await s.text('heading') === 'Your turn has passed', await s.text('heading'));
@@ -394,18 +402,18 @@ scenario('leaving fails: says so, place kept', async (s) => {
 
 scenario('the chime sounds only when asked for', {
   init: () => {
-    window.notes = 0;
     const real = window.AudioContext.prototype.createOscillator;
-    window.AudioContext.prototype.createOscillator = function () { window.notes++; return real.call(this); };
+    window.AudioContext.prototype.createOscillator = function () { window.noted(); return real.call(this); };
   },
 }, async (s) => {
+  let notes = 0;
+  await s.page.exposeFunction('noted', () => { notes++; });
   await s.page.goto(s.url);
   await s.page.click('label.sound');
-  const trial = await s.page.evaluate(() => window.notes);
-  check(trial === 1, 'one note as a trial: ' + trial);
+  await until('one note as a trial', () => notes === 1);
   await s.set({state: 'admitted'});
-  await until('the chime', () => s.page.evaluate(() => window.notes > 1));
   await s.inside();
+  check(notes > 1, 'the chime: ' + notes + ' notes');
 });
 
 scenario('a screen reader is not talked to without end (room 27)', async (s) => {
@@ -537,6 +545,13 @@ scenario('the real back/forward cache brings the page back alive', {
 
 const browser = await launch();
 const queue = scenarios.filter((s) => !filter || s.name.includes(filter));
+// within is a deadline for what might never end, as when a renderer is lost.
+function within(what, promise, ms) {
+  let timer;
+  const late = new Promise((_, fail) => { timer = setTimeout(() => fail(new Error(what + ' took over ' + ms + ' ms')), ms); });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
 async function worker() {
   for (let sc = queue.shift(); sc; sc = queue.shift()) {
     const began = Date.now();
@@ -546,17 +561,18 @@ async function worker() {
       if (own) ours = await launch(own);
       s = await open(ours || browser, options);
       if (clock) await s.page.clock.install();
-      const note = await sc.run(s);
+      const note = await within('the scenario', sc.run(s), 180000);
       check(s.faults.length === 0, 'the page complained: ' + s.faults.join('\n'));
       report(sc.name, null, (Date.now() - began) + ' ms ' + (note || ''));
     } catch (e) {
       if (s) e.message += '\nstate ' + JSON.stringify(await s.get().catch(() => ({}))) + '\nfaults ' + s.faults.join('\n') + '\nrequests ' + s.requests.slice(-8).join(', ');
       report(sc.name, e);
     } finally {
-      if (s) await s.context.close();
-      if (ours) await ours.close();
+      if (s) await within('closing', s.context.close(), 20000).catch(() => {});
+      if (ours) await within('closing', ours.close(), 20000).catch(() => {});
     }
   }
 }
 await Promise.all([worker(), worker(), worker(), worker()]);
-await browser.close();
+await within('closing', browser.close(), 20000).catch(() => {});
+process.exit(0);
