@@ -22,6 +22,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ushergo/usher/internal/redistest"
 	"github.com/ushergo/usher/relay"
 	"github.com/ushergo/usher/relay/relaytest"
 	"github.com/ushergo/usher/relay/webhook"
@@ -38,17 +39,23 @@ type relayed struct {
 	hook    *httptest.Server
 	refuses func(id string) bool // what the webhook never takes
 	down    atomic.Bool          // it takes nothing
+	gentle  bool                 // nodes are stopped, and never killed
 
 	mu     sync.Mutex
 	hooked []relay.Event
 	took   []time.Duration
 
-	p    *process
-	base atomic.Value // where visitors ask
+	p     *process     // the node that is asked about
+	nodes []*process   // all of them
+	base  atomic.Value // []string: where visitors ask
 }
 
-func newRelayed(t *testing.T) *relayed {
-	w := &relayed{t: t, dir: t.TempDir()}
+// newRelayed makes a world of n nodes; engine is their engine: section, or empty for the memory engine and one node.
+func newRelayed(t *testing.T, n int, engine string) *relayed {
+	w := &relayed{t: t, dir: t.TempDir(), nodes: make([]*process, n)}
+	if engine == "" {
+		engine = fmt.Sprintf("{dir: %s}", filepath.Join(w.dir, "data"))
+	}
 	w.refuses = func(id string) bool { _, _, n, _ := relay.ParseRoomID(id); return n%97 == 0 }
 	w.hook = httptest.NewServer(http.HandlerFunc(w.receive))
 	t.Cleanup(w.hook.Close)
@@ -56,7 +63,7 @@ func newRelayed(t *testing.T) *relayed {
 	conf := fmt.Sprintf(`
 public: {listen: 127.0.0.1:0}
 admin: {listen: 127.0.0.1:0, token: %s}
-engine: {dir: %s}
+engine: %s
 egress: {allow: [127.0.0.0/8]}
 rooms:
   - id: premiere
@@ -66,7 +73,7 @@ relay:
   - {id: to-file, from: {rooms: [premiere]}, to: {file: {path: %s}}}
   - {id: to-table, from: {rooms: [premiere]}, events: [admitted], to: {sql: {driver: sqlite, dsn: %s}}}
   - {id: to-hook, from: {rooms: ["*"]}, events: [admitted], to: {webhook: {url: %s/hook, secret: the-secret-of-the-webhook}}, retry: {max_pause: 1s}}
-`, relayToken, filepath.Join(w.dir, "data"), filepath.Join(w.dir, "events.jsonl"), filepath.Join(w.dir, "events.db"), w.hook.URL)
+`, relayToken, engine, filepath.Join(w.dir, "events.jsonl"), filepath.Join(w.dir, "events.db"), w.hook.URL)
 	if err := os.WriteFile(w.file, []byte(conf), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -104,9 +111,17 @@ func (w *relayed) receive(rw http.ResponseWriter, r *http.Request) {
 	w.took = append(w.took, time.Since(at))
 }
 
-func (w *relayed) start() {
-	w.p = startProcess(w.t, nil, "--config", w.file).up()
-	w.base.Store(w.p.public)
+// start starts the i-th node.
+func (w *relayed) start(i int) {
+	w.nodes[i] = startProcess(w.t, nil, "--config", w.file).up()
+	w.p = w.nodes[i]
+	var bases []string
+	for _, p := range w.nodes {
+		if p != nil {
+			bases = append(bases, p.public)
+		}
+	}
+	w.base.Store(bases)
 }
 
 // visit enters, waits until admitted and leaves, whatever happens to usher meanwhile. It gives up when ctx ends.
@@ -114,7 +129,8 @@ func (w *relayed) visit(ctx context.Context, client *http.Client) bool {
 	request := rand.Text()
 	ticket := ""
 	for ctx.Err() == nil {
-		base := w.base.Load().(string)
+		bases := w.base.Load().([]string)
+		base := bases[mrand.IntN(len(bases))]
 		path, body := "enter", `{"request_id":"`+request+`"}`
 		switch {
 		case ticket != "":
@@ -228,7 +244,9 @@ func (w *relayed) carried(last string) {
 // run lets visitors pass while usher is killed, and audits everything.
 func (w *relayed) run(visitors, kills int) {
 	t := w.t
-	w.start()
+	for i := range w.nodes {
+		w.start(i)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: 200}}
@@ -251,13 +269,14 @@ func (w *relayed) run(visitors, kills int) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		w.down.Store(k%2 == 0) // and the receiver has its troubles too
-		if mrand.IntN(3) == 0 {
-			w.p.signal(syscall.SIGTERM)
+		i := k % len(w.nodes)
+		if mrand.IntN(3) == 0 || w.gentle {
+			w.nodes[i].signal(syscall.SIGTERM)
 		} else {
-			w.p.signal(syscall.SIGKILL)
+			w.nodes[i].signal(syscall.SIGKILL)
 		}
-		w.p.exit()
-		w.start()
+		w.nodes[i].exit()
+		w.start(i)
 		w.down.Store(false)
 	}
 	wg.Wait()
@@ -440,7 +459,19 @@ func TestRelaysLoseNothing(t *testing.T) {
 	if testing.Short() {
 		visitors, kills = 150, 1
 	}
-	newRelayed(t).run(visitors, kills)
+	newRelayed(t, 1, "").run(visitors, kills)
+}
+
+// Two nodes share rooms, relays and dead letters on Redis; one at a time is stopped, and the other carries on.
+func TestRelaysOnRedis(t *testing.T) {
+	quiet(t)
+	if testing.Short() {
+		t.Skip("starts a server; -short")
+	}
+	redis := redistest.Start(t)
+	w := newRelayed(t, 2, "{kind: redis, addrs: ["+redis.Addr+"]}")
+	w.gentle = os.Getenv("USHER_SOAK") != "1" // a killed node's relays are taken over after 20 s
+	w.run(300, 2)
 }
 
 func TestSoakRelays(t *testing.T) {
@@ -448,6 +479,6 @@ func TestSoakRelays(t *testing.T) {
 		t.Skip("20 runs of 5,000 visitors; USHER_SOAK=1")
 	}
 	for run := range 20 {
-		t.Run(fmt.Sprint(run), func(t *testing.T) { newRelayed(t).run(5000, 5) })
+		t.Run(fmt.Sprint(run), func(t *testing.T) { newRelayed(t, 1, "").run(5000, 5) })
 	}
 }
