@@ -143,7 +143,7 @@ func soon(t testing.TB, what string, ok func() bool) {
 // startAOF is a server as one runs it: every second to disk.
 func startAOF(t testing.TB, extra ...string) *redisProcess {
 	return startRedis(t, plainOption, func(port int) []string {
-		return append([]string{"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"}, extra...)
+		return append([]string{"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes", "--appendfsync", "everysec", "--repl-diskless-sync-delay", "0"}, extra...)
 	})
 }
 
