@@ -188,7 +188,7 @@ rooms:
 	alice, bob := enter(), enter()
 	as := func(ticket string) []string { return []string{"Host", host, "Usher-Ticket", ticket} }
 	code, body := ask(t, "POST", at+"/premiere/buy", strings.Repeat("x", 100_000), append(as(alice), "X-Forwarded-For", "203.0.113.9")...)
-	if code != 200 || body != "POST /premiere/buy 100000 "+host+" 127.0.0.1 http" {
+	if code != 200 || body != "POST /premiere/buy 100000 "+host+" 127.0.0.1, 127.0.0.1 http" { // client, server in front; not what the client wrote
 		t.Errorf("the site sees: %d %s", code, body)
 	}
 	if code, body := ask(t, "GET", at+"/premiere/buy", "", append(as(bob), "Accept", "application/json")...); code != 401 || !strings.Contains(body, "not_admitted") {
