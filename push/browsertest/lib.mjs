@@ -30,13 +30,15 @@ export async function check(name, f) {
     const seen = await Promise.all(context.pages().map((p) => p.evaluate(() => JSON.stringify((window.got || []).filter((m) => m.type !== 'stats').slice(-12))).catch(() => '')));
     out(name, e.stack + '\nseen: ' + seen.join('\n'));
   }
-  await context.close();
+  await soon(context.close());
   await wish('all');
 }
 export async function end() {
-  if (browser) await browser.close();
+  if (browser) await soon(browser.close());
   process.exit(0);
 }
+// A lost renderer may never close.
+const soon = (p) => Promise.race([p, sleep(20000)]).catch(() => {});
 
 // tab opens a page that follows a ticket of its browser; events gather in window.got, sockets in page.sockets.
 export async function tab(context, options = {}, before) {
@@ -58,7 +60,7 @@ export async function tab(context, options = {}, before) {
   }, options);
   return page;
 }
-export const until = (page, f, arg) => page.waitForFunction(f, arg, { timeout: 60000, polling: 50 });
+export const until = (page, f, arg) => page.waitForFunction(f, arg, { timeout: 90000, polling: 50 });
 export const over = (page, name) => until(page, (n) => (window.got.filter((m) => m.type === 'transport').pop() || {}).name === n, name);
 export const has = (page, type) => until(page, (t) => window.got.some((m) => m.type === t), type);
 export const count = (page, type) => page.evaluate((t) => window.got.filter((m) => m.type === t).length, type);
@@ -66,7 +68,7 @@ export const more = (page, type, than) => until(page, ([t, n]) => window.got.fil
 
 // eventually polls what the test's side knows.
 export async function eventually(what, f) {
-  for (const end = Date.now() + 60000; ; await sleep(50)) {
+  for (const end = Date.now() + 90000; ; await sleep(50)) {
     const v = await f();
     if (v) return v;
     if (Date.now() > end) throw new Error('never: ' + what);

@@ -1,6 +1,7 @@
 package browsertest
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -97,7 +98,7 @@ func idleBehindNginx(t *testing.T, grace, timeout string, idle time.Duration) { 
 		t.Fatal(err)
 	}
 	defer l.nc.Close()
-	client := &http.Client{Transport: &http.Transport{Dial: func(string, string) (net.Conn, error) { return dial() }}}
+	client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return dial() }}}
 	get := func(path string) *http.Response {
 		req, _ := http.NewRequest("GET", "http://usher.test/v1/rooms/premiere"+path, nil)
 		req.Header.Set("Usher-Ticket", v.Ticket)
