@@ -85,7 +85,7 @@ func TestLeases(t *testing.T) {
 		p := newProxy(t)
 		a, b := space(t, p)
 		return leasetest.Fixture{
-			Store: a, Peer: b,
+			Store: a, Peer: b, Pace: 2,
 			Restart: func(*testing.T) lease.Store { return b },
 			Hurt: func(t *testing.T) func() {
 				stop := hurt(p)

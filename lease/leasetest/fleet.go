@@ -87,9 +87,10 @@ type fleet struct {
 }
 
 // fast are options for tests: beats as often as a busy machine can.
-func fast() lease.Options {
-	return lease.Options{Lease: 3 * time.Second, Beat: 300 * time.Millisecond, Observe: 50 * time.Millisecond, Desired: 300 * time.Millisecond,
-		Sweep: 2 * time.Second, Flush: 100 * time.Millisecond, Retry: 10 * time.Millisecond, Moves: 16}
+func (f *fixture) fast() lease.Options {
+	d := time.Duration(max(f.Pace, 1))
+	return lease.Options{Lease: d * 3 * time.Second, Beat: d * 300 * time.Millisecond, Observe: d * 100 * time.Millisecond,
+		Desired: d * 500 * time.Millisecond, Sweep: d * 2 * time.Second, Flush: d * 500 * time.Millisecond, Retry: 10 * time.Millisecond, Moves: 16}
 }
 
 func (f *fixture) fleet(n int, opts lease.Options) *fleet {
@@ -167,11 +168,11 @@ func testFleet(f *fixture) {
 	if testing.Short() {
 		f.Skip("takes some leases")
 	}
-	const n = 60
+	const n = 48 // divided by 3 and by 4
 	for i := range n {
 		f.start(fmt.Sprintf("r%02d", i))
 	}
-	fl := f.fleet(3, fast())
+	fl := f.fleet(3, f.fast())
 	f.eventually("all are owned", func() bool { return fl.owned() == n })
 	f.eventually("each has a share", func() bool { return max(fl.held(0), fl.held(1), fl.held(2)) <= n/3 })
 	stop := func() {}
@@ -225,11 +226,11 @@ func testFleet(f *fixture) {
 
 // testHandover: cases/lease 17. Whoever leaves gives all back in one write, but for what hangs.
 func testHandover(f *fixture) {
-	const n = 200
+	const n = 120
 	for i := range n {
 		f.start(fmt.Sprintf("r%03d", i))
 	}
-	fl := f.fleet(1, lease.Options{Observe: 50 * time.Millisecond, Desired: time.Second, Beat: time.Second, Lease: 20 * time.Second})
+	fl := f.fleet(1, lease.Options{Observe: time.Duration(max(f.Pace, 1)) * 50 * time.Millisecond, Desired: time.Second, Beat: time.Second, Lease: 20 * time.Second})
 	f.eventually("all are owned", func() bool { return fl.owned() == n })
 	fl.add()
 	f.eventually("two workers", func() bool { return fl.workers[1].Stats().Workers == 2 })
@@ -243,7 +244,7 @@ func testHandover(f *fixture) {
 
 // testLocks: cases/lease 2, 3, 4, 5, 12.
 func testLocks(f *fixture) {
-	o := lease.Options{Observe: 20 * time.Millisecond, Beat: time.Second}
+	o := lease.Options{Observe: time.Duration(max(f.Pace, 1)) * 30 * time.Millisecond, Beat: time.Second}
 	var ws []*lease.Worker
 	for i := range 2 {
 		w, err := lease.New([]lease.Store{f.Store, f.Peer}[i], o)

@@ -184,7 +184,7 @@ func rowModel() porcupine.Model {
 
 // testRowHistories: cases/lease 9, 13.
 func testRowHistories(f *fixture) {
-	f.history(rowModel(), 4, func(_ context.Context, store lease.Store, row string, k int, rng *rand.Rand, record func(input, func(context.Context) (output, error)) (output, bool)) {
+	f.history(rowModel(), 3, func(_ context.Context, store lease.Store, row string, k int, rng *rand.Rand, record func(input, func(context.Context) (output, error)) (output, bool)) {
 		me := lease.Owner{Worker: fmt.Sprint("w", k), Generation: 1}
 		last := output{}
 		held := uint64(0)
@@ -301,7 +301,7 @@ func workerModel() porcupine.Model {
 
 // testWorkerHistories: a late beat and a death mark, one of them first.
 func testWorkerHistories(f *fixture) {
-	f.history(workerModel(), 4, func(_ context.Context, store lease.Store, row string, k int, rng *rand.Rand, record func(input, func(context.Context) (output, error)) (output, bool)) {
+	f.history(workerModel(), 3, func(_ context.Context, store lease.Store, row string, k int, rng *rand.Rand, record func(input, func(context.Context) (output, error)) (output, bool)) {
 		gen, seen, beat := uint64(0), uint64(0), uint64(0)
 		for n := range 8 {
 			in := input{op: []string{"join", "beat", "beat", "beat", "mark", "mark", "get", "get", "leave"}[rng.IntN(9)], fence: gen, beat: seen}

@@ -24,6 +24,9 @@ type Fixture struct {
 	Forget func(t *testing.T)
 	// Hurt begins to throttle, delay, and lose replies, until stop. Nil: calls are lost on the way only.
 	Hurt func(t *testing.T) (stop func())
+	// Pace is by how much leases, beats and looks of workers are longer than for a store that does a thousand calls a
+	// second on a busy machine. Default 1.
+	Pace int
 }
 
 // TestStore runs the suite. open is called for each test.
