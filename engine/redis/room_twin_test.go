@@ -299,6 +299,7 @@ func (w *roomTwin) random() {
 		w.configure()
 	case pick < 97:
 		cmd := &room.Command{Op: room.OpState, State: []string{room.StateOpen, room.StateOpen, room.StatePaused, room.StateClosed, "ajar"}[w.rng.IntN(5)], Message: []string{"", "soon"}[w.rng.IntN(2)], Seed: make([]byte, 32)}
+		binary.BigEndian.PutUint64(cmd.Seed, w.rng.Uint64())
 		w.step(cmd)
 	default:
 		w.step(&room.Command{Op: room.OpInstances, Instances: int64(w.rng.IntN(4))})
