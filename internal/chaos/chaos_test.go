@@ -40,6 +40,7 @@ func scaled() scale {
 
 // Three nodes, a Redis with two replicas of which one must have what is answered, and a crowd, while one after the other is taken away.
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes half a minute; make test runs it")
 	}

@@ -42,6 +42,7 @@ func (b browser) open(url string) (status int, body string, retry int) {
 
 // What visitors see while Redis is away, by on_engine_failure, and that it heals by itself.
 func TestRedisAway(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts processes; make test runs it")
 	}

@@ -11,6 +11,7 @@ import (
 
 // What is done at one node stands at all, and what one does alone another takes over.
 func TestNodesAct(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("starts processes; make test runs it")
 	}

@@ -18,6 +18,7 @@ import (
 // Every node is restarted, one after the other, as a new release is rolled out, while a crowd holds sockets open: nobody
 // loses a place, everybody is told.
 func TestRollingRestart(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes half a minute; make test runs it")
 	}
