@@ -43,7 +43,7 @@ func TestEveryHelpHasExamples(t *testing.T) {
 	for _, args := range [][]string{
 		{}, {"serve"}, {"demo"}, {"bench"}, {"validate"}, {"version"},
 		{"rooms"}, {"rooms", "list"}, {"rooms", "show"}, {"rooms", "set"}, {"rooms", "watch"}, {"rooms", "pause"}, {"rooms", "open"}, {"rooms", "close"},
-		{"keys"}, {"keys", "list"}, {"keys", "rotate"}, {"keys", "export"}, {"page"}, {"page", "preview"},
+		{"keys"}, {"keys", "list"}, {"keys", "rotate"}, {"keys", "export"}, {"page"}, {"page", "preview"}, {"redis"}, {"redis", "check"}, {"redis", "clean"},
 	} {
 		code, out, _ := usher(append(args, "--help")...)
 		name := "usher " + strings.Join(args, " ")

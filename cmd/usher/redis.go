@@ -44,7 +44,8 @@ func newRedisCheckCmd() *cobra.Command {
 		Short: "Tell what is not in order; changes nothing",
 		Long: `check names each key that is of the wrong type or of another version, that is nobody's, or
 that a deleted room has left, with its mend. It ends with 1 if there is one.`,
-		Args: noArgs,
+		Example: `  usher redis check --config /etc/usher/usher.yaml`,
+		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := openRedisOf(cmd.Context(), file)
 			if err != nil {
@@ -79,6 +80,8 @@ func newRedisCleanCmd() *cobra.Command {
 		Long: `clean removes what check finds and nothing reads: the rest of deleted rooms, and names of
 rooms that do not exist. Keys of another version or type are never removed, nor is anything
 that may be somebody's place.`,
+		Example: `  usher redis clean --dry-run   # what would go
+  usher redis clean`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := openRedisOf(cmd.Context(), file)

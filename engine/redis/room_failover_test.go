@@ -260,14 +260,14 @@ func TestRoomHistories(t *testing.T) {
 	far := openRooms(t, between.client(t), redis.RoomOptions{Owns: func(string) bool { return false }})
 	stores := []room.Store{direct, far}
 	unknown := 0
-	rounds := 12
+	rounds := 8
 	if testing.Short() {
-		rounds = 4
+		rounds = 3
 	}
 	for round := range rounds {
 		c := roomtest.Config(fmt.Sprintf("h-%d", round), 2)
 		makeRoom(t, direct, c)
-		between.lose.Store(4)
+		between.lose.Store(8)
 		history := roomtest.History(t, stores, c, uint64(round))
 		between.lose.Store(0)
 		for _, o := range history {
@@ -275,7 +275,7 @@ func TestRoomHistories(t *testing.T) {
 				unknown++
 			}
 		}
-		if res := roomtest.Check(c, history, 30*time.Second); res == porcupine.Illegal {
+		if res := roomtest.Check(c, history, 10*time.Second); res == porcupine.Illegal {
 			t.Fatalf("round %d: the history is not linearizable", round)
 		}
 		if err := roomtest.Audit(logOf(t, direct, c.ID)); err != nil {
