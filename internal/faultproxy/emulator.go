@@ -23,8 +23,8 @@ type Emulator struct {
 	stdin io.Closer
 }
 
-// Start runs "dynalite" or "kinesalite" on a free loopback port, with state in memory. flags are options of theirs, as
-// createTableMs=500; creating and deleting takes no time otherwise. It ends with this process, at the latest.
+// Start runs "dynalite" or "kinesalite" on a free loopback port, with state in memory unless flags say path=FOLDER. flags are
+// options of theirs, as createTableMs=500; creating and deleting takes no time otherwise. It ends with this process, at the latest.
 func Start(what string, flags ...string) (*Emulator, error) {
 	_, file, _, _ := runtime.Caller(0)
 	dir := filepath.Join(filepath.Dir(file), "emulator")

@@ -52,7 +52,6 @@ type Rule struct {
 // Proxy is an endpoint for AWS clients. Safe for concurrent use.
 type Proxy struct {
 	URL    string
-	target string
 	server *http.Server
 	client *http.Client
 	ctx    context.Context
@@ -60,6 +59,7 @@ type Proxy struct {
 	index  *index
 
 	mu       sync.Mutex
+	target   string
 	rules    []*Rule
 	requests map[string]int // by operation
 	done     map[string]int // those that reached the emulator
@@ -92,6 +92,11 @@ func (p *Proxy) Close() error {
 	p.client.CloseIdleConnections()
 	return err
 }
+
+// Target says where the emulator is now, after it was ended and started again.
+func (p *Proxy) Target(url string) { p.mu.Lock(); p.target = url; p.mu.Unlock() }
+
+func (p *Proxy) goal() string { p.mu.Lock(); defer p.mu.Unlock(); return p.target }
 
 // Add puts a rule behind those there are. remove takes it away and frees those that hang by it.
 func (p *Proxy) Add(r Rule) (remove func()) {
@@ -216,7 +221,7 @@ func (p *Proxy) pause(req *http.Request, r *Rule) bool {
 // forward does the request whether or not the client still waits for it: a request that has left does not come back.
 func (p *Proxy) forward(req *http.Request, op string, body []byte) (*http.Response, []byte, error) {
 	body = p.index.redirect(op, body)
-	out, err := http.NewRequestWithContext(p.ctx, req.Method, p.target+req.URL.Path, bytes.NewReader(body))
+	out, err := http.NewRequestWithContext(p.ctx, req.Method, p.goal()+req.URL.Path, bytes.NewReader(body))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -245,7 +250,7 @@ var errAnswer = errors.New("faultproxy: the emulator refused")
 
 // call asks the emulator on the proxy's own behalf, with the header of a client's request.
 func (p *Proxy) call(header http.Header, op string, body []byte) ([]byte, error) {
-	req, err := http.NewRequestWithContext(p.ctx, http.MethodPost, p.target+"/", bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(p.ctx, http.MethodPost, p.goal()+"/", bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
