@@ -70,7 +70,7 @@ func (m *Machine) Beat(b Beat) bool {
 		return false
 	}
 	if b.Beat > w.Beat { // a late one must not bring an old number back: it could be taken for standing still
-		w.Beat, w.Held, w.Leaving = b.Beat, b.Held, b.Leaving
+		w.Beat, w.Held, w.Leaving, w.Info = b.Beat, b.Held, b.Leaving, b.Info
 	}
 	return true
 }

@@ -44,6 +44,10 @@ type Options struct {
 	// Serve is run for each resource that this worker owns; Run sets it. Nil: only what Acquire asks for is owned.
 	Serve Serve
 
+	// Info is asked before each beat and told to the others with it, in WorkerRow.Info: what people want to know of a
+	// worker, up to 256 of A-Z a-z 0-9 _ = . , : - as "open=12,lag_ms=0". It costs no write. Default: nothing is told.
+	Info func() string
+
 	Logger   *slog.Logger // default: discards
 	Observer Observer     // default: sees nothing
 

@@ -122,6 +122,7 @@ type WorkerRow struct {
 	Cap     int    // that it holds at most
 	Leaving bool   // takes nothing any more
 	Dead    bool
+	Info    string // of its last beat, see Options.Info
 }
 
 // Row is a resource.
@@ -166,6 +167,7 @@ type Beat struct {
 	Beat    uint64
 	Held    int
 	Leaving bool
+	Info    string // up to 256 of A-Z a-z 0-9 _ = . , : -
 }
 
 // Mark says that a generation's beat stood still for a whole lease.
@@ -217,6 +219,7 @@ type Cursor struct {
 var (
 	workerName   = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)
 	resourceName = regexp.MustCompile(`^[A-Za-z0-9_.:/@=+,-]{1,256}$`)
+	beatInfo     = regexp.MustCompile(`^[A-Za-z0-9_=.,:-]{0,256}$`)
 	spaceName    = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 )
 
@@ -280,6 +283,9 @@ func (j Join) Check() error {
 func (b Beat) Check() error {
 	if b.Beat == 0 || b.Beat >= 1<<53 {
 		return bad("beat %d: 1 to 2^53 - 1", b.Beat)
+	}
+	if !beatInfo.MatchString(b.Info) {
+		return bad("info %q: up to 256 of A-Z a-z 0-9 _ = . , : -", b.Info)
 	}
 	return b.Owner.Check()
 }

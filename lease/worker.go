@@ -204,7 +204,13 @@ func (w *Worker) beating() {
 		}
 		n++
 		started := w.opts.elapsed()
-		ok, err := w.store.Beat(ctx, Beat{Owner: owner, Beat: n, Held: held, Leaving: closing})
+		beat := Beat{Owner: owner, Beat: n, Held: held, Leaving: closing}
+		if w.opts.Info != nil {
+			if beat.Info = w.opts.Info(); !beatInfo.MatchString(beat.Info) { // no reason to lose a lease
+				beat.Info = ""
+			}
+		}
+		ok, err := w.store.Beat(ctx, beat)
 		if err == nil && !ok {
 			err = fmt.Errorf("%w: others saw no beat for %v and marked this worker dead", ErrLost, w.opts.Lease)
 		}

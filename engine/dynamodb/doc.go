@@ -14,7 +14,7 @@
 // the row #floor with the greatest fence of those deleted, and the index desired_state-lease_owner over (desired_state,
 // lease_owner) with owner_generation, fence and rev: cursors are written without touching it. Its answers may be old; each is
 // checked by the condition of the write that follows. T-workers has a row for each worker: Pk, generation, beat, held, cap,
-// leaving, dead, token, v.
+// leaving, dead, info, token, v.
 //
 // Nothing depends on a clock: fences are last + 1. A generation is max(last + 1, this machine's time in µs), only so that it
 // is not the number of one whose row was removed.

@@ -134,6 +134,7 @@ func (s *Leases) worker(it item) (w lease.WorkerRow, token string, err error) {
 	w = lease.WorkerRow{
 		Owner: lease.Owner{Worker: r.str("Pk"), Generation: r.num("generation")},
 		Beat:  r.num("beat"), Held: int(r.num("held")), Cap: int(r.num("cap")), Leaving: r.yes("leaving"), Dead: r.yes("dead"),
+		Info: strings.TrimPrefix(r.str("info"), "-"),
 	}
 	return w, r.str("token"), r.err
 }

@@ -130,7 +130,7 @@ func (s *Leases) Join(ctx context.Context, j lease.Join) (lease.Joined, error) {
 			ReturnConsumedCapacity: types.ReturnConsumedCapacityTotal,
 			Item: item{
 				"Pk": str(j.Worker), "generation": num(o.Generation), "beat": num(0), "held": num(0), "cap": num(j.Cap),
-				"leaving": yes(false), "dead": yes(false), "token": str(j.Token), "v": num(1),
+				"leaving": yes(false), "dead": yes(false), "info": str("-"), "token": str(j.Token), "v": num(1),
 			},
 		})
 		switch {
@@ -170,9 +170,9 @@ func (s *Leases) Beat(ctx context.Context, b lease.Beat) (bool, error) {
 		return false, err
 	}
 	_, ok, err := s.write(ctx, "Beat", update{
-		table: s.workers, pk: b.Worker, set: "SET beat = :beat, held = :held, leaving = :leaving",
+		table: s.workers, pk: b.Worker, set: "SET beat = :beat, held = :held, leaving = :leaving, info = :info",
 		when:   "generation = :g AND dead = :no AND beat < :beat",
-		values: item{":beat": num(b.Beat), ":held": num(b.Held), ":leaving": yes(b.Leaving), ":g": num(b.Generation), ":no": yes(false)},
+		values: item{":beat": num(b.Beat), ":held": num(b.Held), ":leaving": yes(b.Leaving), ":info": str("-" + b.Info), ":g": num(b.Generation), ":no": yes(false)},
 	})
 	if ok || err != nil {
 		return ok, err

@@ -23,7 +23,7 @@ import (
 // Layout, for a space S, all in one slot:
 //
 //	usher:lease:{S}           hash: v 1, floor (the greatest fence of those deleted)
-//	usher:lease:{S}:workers   hash: worker → generation beat held cap leaving dead token
+//	usher:lease:{S}:workers   hash: worker → generation beat held cap leaving dead info token
 //	usher:lease:{S}:r:ID      hash: v 1, desired, url, spec, rev, owner (worker#generation; -: nobody), fence, cursor
 //	usher:lease:{S}:ids       zset: all ids, for pages
 //	usher:lease:{S}:of:OWNER  set: its started ids; usher:lease:{S}:owners: those who have some
@@ -149,10 +149,11 @@ func (s *Leases) Workers(ctx context.Context) ([]lease.WorkerRow, error) {
 	for pair := range slices.Chunk(all, 2) {
 		w := lease.WorkerRow{Owner: lease.Owner{Worker: pair[0]}}
 		var leaving, dead int
-		if _, err := fmt.Sscanf(pair[1], "%d %d %d %d %d %d", &w.Generation, &w.Beat, &w.Held, &w.Cap, &leaving, &dead); err != nil {
+		if _, err := fmt.Sscanf(pair[1], "%d %d %d %d %d %d %s", &w.Generation, &w.Beat, &w.Held, &w.Cap, &leaving, &dead, &w.Info); err != nil {
 			return nil, fmt.Errorf("redis: key %s:workers has a field %s that is none of ours; move it away, or use another space: %w", s.base, pair[0], lease.ErrForeign)
 		}
 		w.Leaving, w.Dead = leaving == 1, dead == 1
+		w.Info = strings.TrimPrefix(w.Info, "-")
 		rows = append(rows, w)
 	}
 	return rows, nil
@@ -180,7 +181,7 @@ func (s *Leases) Join(ctx context.Context, j lease.Join) (lease.Joined, error) {
 
 // Beat implements lease.Store.
 func (s *Leases) Beat(ctx context.Context, b lease.Beat) (bool, error) {
-	return s.yes(ctx, b.Check(), "beat", b.Worker, leaseNumber(b.Generation), leaseNumber(b.Beat), strconv.Itoa(b.Held), leaseBool(b.Leaving))
+	return s.yes(ctx, b.Check(), "beat", b.Worker, leaseNumber(b.Generation), leaseNumber(b.Beat), strconv.Itoa(b.Held), leaseBool(b.Leaving), "-"+b.Info)
 }
 
 // Mark implements lease.Store.

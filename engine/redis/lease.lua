@@ -32,23 +32,23 @@ local function yes(b) return b and '1' or '0' end
 
 local op = ARGV[1]
 
--- Workers: name → generation beat held cap leaving dead token
+-- Workers: name → generation beat held cap leaving dead info token; an empty info is -
 local workers = base .. ':workers'
 
 local function worker(name)
   kind(workers, 'hash')
   local s = call('HGET', workers, name)
   if not s then return nil end
-  local gen, beat, held, cap, leaving, dead, token = string.match(s, '^(%d+) (%d+) (%d+) (%d+) ([01]) ([01]) (.*)$')
+  local gen, beat, held, cap, leaving, dead, info, token = string.match(s, '^(%d+) (%d+) (%d+) (%d+) ([01]) ([01]) (%S+) (.*)$')
   if not gen then
     error({err = 'USHERLAYOUT key ' .. workers .. ' has a field ' .. name .. ' that is none of ours; move it away, or use another space'})
   end
-  return {name = name, gen = gen, beat = beat, held = held, cap = cap, leaving = leaving, dead = dead, token = token}
+  return {name = name, gen = gen, beat = beat, held = held, cap = cap, leaving = leaving, dead = dead, info = info, token = token}
 end
 
 local function keep(w)
   call('HSET', base, 'v', '1')
-  call('HSET', workers, w.name, table.concat({w.gen, w.beat, w.held, w.cap, w.leaving, w.dead, w.token}, ' '))
+  call('HSET', workers, w.name, table.concat({w.gen, w.beat, w.held, w.cap, w.leaving, w.dead, w.info, w.token}, ' '))
 end
 
 -- living is the row of that generation, if it lives.
@@ -66,15 +66,15 @@ if op == 'join' then -- name, token, cap
   local w = worker(ARGV[2])
   if w and w.dead == '0' then return {yes(w.token == ARGV[3]), w.gen} end
   local gen = fmt(draw(w and tonumber(w.gen) or 0))
-  keep({name = ARGV[2], gen = gen, beat = '0', held = '0', cap = ARGV[4], leaving = '0', dead = '0', token = ARGV[3]})
+  keep({name = ARGV[2], gen = gen, beat = '0', held = '0', cap = ARGV[4], leaving = '0', dead = '0', info = '-', token = ARGV[3]})
   return {'1', gen}
 end
 
-if op == 'beat' then -- name, generation, beat, held, leaving
+if op == 'beat' then -- name, generation, beat, held, leaving, info
   local w = living(ARGV[2], ARGV[3])
   if not w then return '0' end
   if tonumber(ARGV[4]) > tonumber(w.beat) then
-    w.beat, w.held, w.leaving = ARGV[4], ARGV[5], ARGV[6]
+    w.beat, w.held, w.leaving, w.info = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
     keep(w)
   end
   return '1'

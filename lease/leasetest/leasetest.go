@@ -155,12 +155,12 @@ func testWorkers(f *fixture) {
 		f.Fatalf("a name that lives was joined: %+v", j)
 	}
 	b := f.join("b")
-	ok, err := f.Store.Beat(ctx, lease.Beat{Owner: a, Beat: 3, Held: 5, Leaving: true})
+	ok, err := f.Store.Beat(ctx, lease.Beat{Owner: a, Beat: 3, Held: 5, Leaving: true, Info: "open=5,lag_ms=-1.5"})
 	f.says(true, "beat", ok, err)
 	rows, err := f.Peer.Workers(ctx)
 	f.ok(err)
 	slices.SortFunc(rows, func(x, y lease.WorkerRow) int { return int(x.Worker[0]) - int(y.Worker[0]) })
-	if want := (lease.WorkerRow{Owner: a, Beat: 3, Held: 5, Cap: 7, Leaving: true}); len(rows) != 2 || rows[0] != want || rows[1].Owner != b {
+	if want := (lease.WorkerRow{Owner: a, Beat: 3, Held: 5, Cap: 7, Leaving: true, Info: "open=5,lag_ms=-1.5"}); len(rows) != 2 || rows[0] != want || rows[1].Owner != b {
 		f.Fatalf("workers: %+v", rows)
 	}
 	ok, err = f.Peer.Mark(ctx, lease.Mark{Owner: a, Beat: 2})
