@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/ushergo/usher/cmd/usher/internal/server"
 	"github.com/ushergo/usher/config"
+	"github.com/ushergo/usher/engine/redis"
 	"github.com/ushergo/usher/token"
 )
 
@@ -37,7 +39,7 @@ what it made has expired.`,
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&kf.dir, "keys", "", "the key folder (default keys.dir of --config, or the one in the data folder)")
 	flags.StringVar(&kf.data, "data", "", "data folder of usher (default ./usher-data)")
-	flags.StringVar(&kf.config, "config", "", "configuration file to take the folders from")
+	flags.StringVar(&kf.config, "config", "", "configuration file that says where the keys are: a folder, or the Redis that the nodes share")
 	cmd.AddCommand(newKeysListCmd(&kf), newKeysRotateCmd(&kf), newKeysExportCmd(&kf))
 	return cmd
 }
@@ -70,16 +72,43 @@ func (f *keyFlags) folder() (string, error) {
 	return dir, nil
 }
 
-// open takes the keys of USHER_KEYS, if it is set and no folder is named.
+// open takes the keys of USHER_KEYS, if it is set and no folder is named, or those that the nodes of the file share.
 func (f *keyFlags) open() (*token.Keys, error) {
 	if text := f.inline(); text != "" {
 		return token.FromEnv(text)
+	}
+	if f.config != "" && f.dir == "" && f.data == "" {
+		c, err := config.Load(f.config)
+		if err != nil {
+			return nil, err
+		}
+		if c.Engine.Kind == "redis" && c.Keys.Dir == "" && c.Keys.Inline.Empty() {
+			return sharedKeys(c)
+		}
 	}
 	dir, err := f.folder()
 	if err != nil {
 		return nil, err
 	}
 	return token.Open(dir)
+}
+
+// sharedKeys opens the keys that nodes keep in Redis. The connection ends with the process.
+func sharedKeys(c *config.Config) (*token.Keys, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	client, err := redis.Connect(ctx, server.RedisConfig(c))
+	if err != nil {
+		return nil, err
+	}
+	store := redis.NewKeyStore(client)
+	switch text, err := store.Load(ctx); {
+	case err != nil:
+		return nil, err
+	case text == "":
+		return nil, fmt.Errorf("there are no keys in %s; usher serve makes them at its first start", store)
+	}
+	return token.OpenStore(ctx, store)
 }
 
 func (f *keyFlags) inline() string {
