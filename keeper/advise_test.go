@@ -33,3 +33,19 @@ func TestAdvice(t *testing.T) {
 		}
 	}
 }
+
+func TestTold(t *testing.T) {
+	k := &Keeper{stats: &stats{}, conns: map[string]*conn{}}
+	if told, ok := ReadTold(k.info()); !ok || told != (Told{}) {
+		t.Errorf("%q: %v %v", k.info(), told, ok)
+	}
+	want := Told{Open: 11, Blocked: 1, Pending: 3, LagMS: 250, PerSecond: 12.5}
+	if told, ok := ReadTold("open=11,blocked=1,pending=3,lag_ms=250,per_second=12.50"); !ok || told != want {
+		t.Errorf("%v %v", told, ok)
+	}
+	for _, other := range []string{"", "x", "open=1"} {
+		if _, ok := ReadTold(other); ok {
+			t.Errorf("%q is read", other)
+		}
+	}
+}

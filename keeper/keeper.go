@@ -2,6 +2,7 @@ package keeper
 
 import (
 	"context"
+	"fmt"
 	"hash/fnv"
 	"sync"
 	"time"
@@ -43,7 +44,7 @@ func (k *Keeper) Run(ctx context.Context, store lease.Store, o lease.Options) er
 	for _, l := range k.lanes {
 		go l.run(own)
 	}
-	o.Serve = k.Hold
+	o.Serve, o.Info = k.Hold, k.info
 	w, err := lease.New(store, o)
 	if err != nil {
 		return err
@@ -61,6 +62,28 @@ func (k *Keeper) Run(ctx context.Context, store lease.Store, o lease.Options) er
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), drain)
 	defer cancel()
 	return w.Close(last)
+}
+
+// Told is what a worker tells the others with each beat, for live views.
+type Told struct {
+	Open      int     `json:"open"`
+	Blocked   int     `json:"blocked"`
+	Pending   int     `json:"pending"`
+	LagMS     int64   `json:"lag_ms"`
+	PerSecond float64 `json:"messages_per_second"`
+}
+
+const toldFormat = "open=%d,blocked=%d,pending=%d,lag_ms=%d,per_second=%f"
+
+func (k *Keeper) info() string {
+	s := k.Stats()
+	return fmt.Sprintf("open=%d,blocked=%d,pending=%d,lag_ms=%d,per_second=%.2f", s.Open, s.Blocked, s.Pending, s.Lag.Milliseconds(), s.PerSecond)
+}
+
+// ReadTold reads lease.WorkerRow.Info; false: it is not a keeper's.
+func ReadTold(info string) (t Told, ok bool) {
+	_, err := fmt.Sscanf(info, toldFormat, &t.Open, &t.Blocked, &t.Pending, &t.LagMS, &t.PerSecond)
+	return t, err == nil
 }
 
 // Worker is the lease's worker; nil before Run has begun.

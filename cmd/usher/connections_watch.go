@@ -27,8 +27,8 @@ func newConnWatchCmd(sf *serviceFlags) *cobra.Command {
 		Short: "Watch live who holds what, with messages a second and lag",
 		Long: `watch shows workers and connections as they change, until Ctrl-C. In a terminal it
 redraws; into a pipe or file it writes tables, with --json one line each time. Messages
-a second are by the movement of cursors, which any node sees; state and lag are shown of
-those connections that the node holds that is asked.`,
+a second are by the movement of cursors, which any node sees. Lag is that of each worker, as
+of its last beat, and of each connection that the node holds that is asked.`,
 		Example: "  usher connections watch\n  usher connections watch --every 5s --lines 100",
 		Args:    noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -159,9 +159,13 @@ func (w *connWatch) tables(list []connapi.Connection, k connapi.Keeper) error {
 		}
 	}
 	tw := tabwriter.NewWriter(&w.last, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(tw, "WORKER\tSTATE\tCONNECTIONS\tCAP\tMESSAGES/S")
+	fmt.Fprintln(tw, "WORKER\tSTATE\tCONNECTIONS\tCAP\tMESSAGES/S\tOPEN\tBLOCKED\tPENDING\tLAG")
 	for _, x := range k.Workers {
-		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%.1f\n", oneLine(x.Worker, 40), x.State, x.Connections, x.Cap, rates[x.Worker])
+		fmt.Fprintf(tw, "%s\t%s\t%d\t%d\t%.1f\t", oneLine(x.Worker, 40), x.State, x.Connections, x.Cap, rates[x.Worker])
+		if t := x.Told; t != nil {
+			fmt.Fprintf(tw, "%d\t%d\t%d\t%.1f s", t.Open, t.Blocked, t.Pending, float64(t.LagMS)/1000)
+		}
+		fmt.Fprintln(tw)
 	}
 	if err := tw.Flush(); err != nil {
 		return err

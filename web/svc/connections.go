@@ -262,6 +262,8 @@ type workerDoc struct {
 	Connections int    `json:"connections"` // as of its last beat
 	Cap         int    `json:"cap"`
 	State       string `json:"state"` // living, leaving or dead
+	// Told is what it said with its last beat; null until then, and of the dead.
+	Told *keeper.Told `json:"told"`
 }
 
 func (s *Server) keeperStatus(w http.ResponseWriter, r *http.Request) {
@@ -272,7 +274,10 @@ func (s *Server) keeperStatus(w http.ResponseWriter, r *http.Request) {
 	}
 	docs := []workerDoc{}
 	for _, row := range rows {
-		d := workerDoc{row.Worker, row.Generation, row.Held, row.Cap, "living"}
+		d := workerDoc{Worker: row.Worker, Generation: row.Generation, Connections: row.Held, Cap: row.Cap, State: "living"}
+		if told, ok := keeper.ReadTold(row.Info); ok && !row.Dead {
+			d.Told = &told
+		}
 		switch {
 		case row.Dead:
 			d.State, d.Connections = "dead", 0

@@ -209,12 +209,15 @@ func TestKeeperStatus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.store.Beat(context.Background(), lease.Beat{Owner: j.Owner, Beat: 1, Held: 12}); err != nil {
+	if _, err := c.store.Beat(context.Background(), lease.Beat{Owner: j.Owner, Beat: 1, Held: 12, Info: "open=11,blocked=1,pending=3,lag_ms=250,per_second=12.50"}); err != nil {
 		t.Fatal(err)
 	}
 	c.advice = keeper.Advice{Workers: 1, Connections: 12, Cap: 700, Needed: 1, Recommended: 1, Reason: "as many as needed"}
 	doc := c.call("GET", "keeper", "", 200)
 	w := doc["workers"].([]any)[0].(map[string]any)
+	if told := w["told"].(map[string]any); told["open"] != 11.0 || told["lag_ms"] != 250.0 || told["messages_per_second"] != 12.5 {
+		t.Errorf("%v", told)
+	}
 	if w["worker"] != "w1" || w["connections"] != 12.0 || w["state"] != "living" || doc["advice"].(map[string]any)["recommended"] != 1.0 {
 		t.Fatalf("%v", doc)
 	}

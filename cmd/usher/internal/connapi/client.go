@@ -81,10 +81,11 @@ type Live struct {
 // Keeper is the workers.
 type Keeper struct {
 	Workers []struct {
-		Worker      string `json:"worker"`
-		Connections int    `json:"connections"`
-		Cap         int    `json:"cap"`
-		State       string `json:"state"`
+		Worker      string       `json:"worker"`
+		Connections int          `json:"connections"`
+		Cap         int          `json:"cap"`
+		State       string       `json:"state"`
+		Told        *keeper.Told `json:"told"`
 	} `json:"workers"`
 	Advice *keeper.Advice `json:"advice"`
 }
