@@ -21,7 +21,7 @@ type feed struct {
 // fed answers one request.
 type fed struct {
 	events []Event
-	place  Position // where the reader stands, for one that was opened At a time
+	place  Position // where the reader stands, if it has moved without an event
 	gap    *GapError
 	end    bool
 	err    error // told beside; the request stands
@@ -85,9 +85,9 @@ func (f *feed) read(ctx context.Context, r Reader, n int) (Reader, fed) {
 	got := fed{events: events}
 	if len(events) > 0 {
 		f.at = Start{After: events[len(events)-1].Position}
-	} else if p, ok := r.(Placed); ok && f.at.After == "" {
-		if got.place = p.Position(); got.place != "" {
-			f.at = Start{After: got.place}
+	} else if p, ok := r.(Placed); ok {
+		if at := p.Position(); at != "" && at != f.at.After {
+			got.place, f.at = at, Start{After: at}
 		}
 	}
 	return r, got

@@ -207,8 +207,9 @@ func (l *lane) fed(got fed) {
 		}
 		l.m.add(got.events, false)
 	case got.place != "":
-		l.m.place(got.place)
-		l.keep(string(got.place))
+		if l.m.place(got.place) {
+			l.keep(string(got.place))
+		}
 	}
 }
 

@@ -118,11 +118,13 @@ func (m *machine) add(events []Event, stop bool) {
 	}
 }
 
-// place says where reading began, before anything was read.
-func (m *machine) place(at Position) {
-	if m.cursor == "" && m.empty() {
-		m.cursor = at
+// place says where the reader stands after everything in the window; the cursor goes there if all of it is done.
+func (m *machine) place(at Position) bool {
+	if !m.empty() {
+		return false
 	}
+	m.cursor = at
+	return true
 }
 
 // resume says that a gap has been seen by somebody who answers for it.

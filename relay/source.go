@@ -52,9 +52,10 @@ type Reader interface {
 }
 
 // Placed is what a Reader may be as well: it tells where it stands. A reader that was opened At a time is so remembered by
-// its place before it has read anything.
+// its place before it has read anything, and a source that forgets by age can have a quiet partition's cursor move on.
 type Placed interface {
-	// Position is behind what was read; "" if that cannot be told yet. It is not called during a Read.
+	// Position is behind what was read; "" if that cannot be told yet. It is asked when a Read returned no events, and never
+	// during one; one that differs from the last becomes the cursor if everything read before is done.
 	Position() Position
 }
 
