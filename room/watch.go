@@ -103,13 +103,13 @@ func (r *Room) closeWatchers() {
 	}
 }
 
-// Rank is a waiter's place by the room's log, without asking the store; ok is false where
-// there is none to tell.
-func (r *Room) Rank(v View) (place, waiting int64, ok bool) {
+// Rank is a waiter's place by the room's log, without asking the store, and the decision time (µs) as of which it is: another
+// node's may be older or newer. ok is false where there is none to tell.
+func (r *Room) Rank(v View) (place, waiting, at int64, ok bool) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	place, ok = r.mirror.Place(v)
-	return place, r.mirror.Summary.Waiting, ok
+	return place, r.mirror.Summary.Waiting, r.mirror.At, ok
 }
 
 // use is what this node knows of a session that requests go through.

@@ -111,9 +111,9 @@ func (s *Server) standing(e *entry, v *room.Visit) (push.Standing, error) {
 
 // Rank implements push.Source.
 func (src *source) Rank(spot push.Spot) push.Rank {
-	r := push.Rank{At: time.Now().UnixMicro()}
-	place, waiting, ok := src.room.Rank(room.View{State: room.Waiting, Pos: spot.Pos, Random: spot.Random})
-	r.Waiting = waiting
+	var r push.Rank
+	place, waiting, at, ok := src.room.Rank(room.View{State: room.Waiting, Pos: spot.Pos, Random: spot.Random})
+	r.Waiting, r.At = waiting, at
 	if !ok {
 		return r
 	}

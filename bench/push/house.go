@@ -189,7 +189,7 @@ func (h *houseSource) Look(ctx context.Context, t push.Ticket) (push.Standing, e
 }
 
 func (h *houseSource) Rank(s push.Spot) push.Rank {
-	place, waiting, _ := h.room.Rank(room.View{State: room.Waiting, Pos: s.Pos})
+	place, waiting, _, _ := h.room.Rank(room.View{State: room.Waiting, Pos: s.Pos})
 	return push.Rank{Place: place, Waiting: waiting, At: time.Now().UnixMicro()}
 }
 
