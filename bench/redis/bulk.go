@@ -15,7 +15,7 @@ import (
 )
 
 // fill has n visitors enter.
-func fill(s *redis.Rooms, n int) error {
+func fill(s *redis.Rooms, id string, n int) error {
 	var mu sync.Mutex
 	var failed error
 	left := n
@@ -30,7 +30,7 @@ func fill(s *redis.Rooms, n int) error {
 				}
 				left--
 				mu.Unlock()
-				res, err := s.Do(context.Background(), "bench", newEnter())
+				res, err := s.Do(context.Background(), id, newEnter())
 				if err == nil {
 					err = res.Err
 				}
@@ -75,11 +75,11 @@ func (w *watch) summary() room.Summary {
 	return w.mirror.Summary
 }
 
-func follow(s *redis.Rooms) (*watch, func(), error) {
+func follow(s *redis.Rooms, id string) (*watch, func(), error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &watch{ready: make(chan struct{})}
 	done := make(chan error, 1)
-	go func() { done <- s.Follow(ctx, "bench", w) }()
+	go func() { done <- s.Follow(ctx, id, w) }()
 	stop := sync.OnceFunc(func() { cancel(); <-done })
 	select {
 	case <-w.ready:
@@ -101,7 +101,7 @@ func places(e *env, n int) error {
 	}
 	defer s.Close()
 	began := time.Now()
-	if err := fill(s, n+1); err != nil {
+	if err := fill(s, "bench", n+1); err != nil {
 		return err
 	}
 	filled := time.Since(began)
@@ -111,7 +111,7 @@ func places(e *env, n int) error {
 	}
 	defer other.Close()
 	began = time.Now()
-	w, stop, err := follow(other)
+	w, stop, err := follow(other, "bench")
 	if err != nil {
 		return err
 	}
@@ -198,10 +198,10 @@ func bulk(e *env, n int) error {
 		return err
 	}
 	defer s.Close()
-	if err := fill(s, n+1); err != nil {
+	if err := fill(s, "bench", n+1); err != nil {
 		return err
 	}
-	w, stop, err := follow(s)
+	w, stop, err := follow(s, "bench")
 	if err != nil {
 		return err
 	}
@@ -272,7 +272,7 @@ func bulk(e *env, n int) error {
 	if err := e.configure(s, c); err != nil {
 		return err
 	}
-	if err := fill(s, n+1); err != nil {
+	if err := fill(s, "bench", n+1); err != nil {
 		return err
 	}
 	if err := reset(); err != nil {
@@ -286,6 +286,34 @@ func bulk(e *env, n int) error {
 		return err
 	}
 	if err := line("waiters gone, grace cut to 1 s", took); err != nil {
+		return err
+	}
+	// The same for an opening in drawn order: everybody enters in the prequeue, and all slots are there at once.
+	c = config(int64(n) + 1)
+	c.ID = "drawn"
+	c.Schedule.OpensAt, c.Schedule.Prequeue = room.Time{Time: time.Now().Add(time.Hour)}, room.Duration(2*time.Hour)
+	if err := e.configure(s, c); err != nil {
+		return err
+	}
+	if err := fill(s, "drawn", n); err != nil {
+		return err
+	}
+	stop()
+	if w, stop, err = follow(s, "drawn"); err != nil {
+		return err
+	}
+	defer stop()
+	if err := reset(); err != nil {
+		return err
+	}
+	c.Schedule.OpensAt = room.Time{Time: time.Now()}
+	if err := e.configure(s, c); err != nil {
+		return err
+	}
+	if took, err = until("opened", func(s room.Summary) bool { return s.Waiting == 0 }); err != nil {
+		return err
+	}
+	if err := line("opened: admitted as drawn", took); err != nil {
 		return err
 	}
 	t.Flush()

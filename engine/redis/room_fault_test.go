@@ -104,6 +104,11 @@ func TestRoomRefusesWhatIsNotOurs(t *testing.T) {
 	if err := roomtest.Audit(logOf(t, s, "r")); err != nil {
 		t.Error(err)
 	}
+	// A key that somebody has deleted, or that was evicted, under people in line.
+	must(t, c, "RENAME", base+"b:0", "kept:{r}")
+	_, err := s.Do(background(), "r", &room.Command{Op: room.OpLeave, Ref: room.Ref{Seq: 1, ID: ticketID(1)}})
+	wantError(t, err, room.ErrUnavailable, base+"b:0", "noeviction")
+	must(t, c, "RENAME", "kept:{r}", base+"b:0")
 	// A column: the answer of Redis, and where to look.
 	must(t, c, "DEL", base+"i:0")
 	must(t, c, "RPUSH", base+"i:0", "x")

@@ -200,6 +200,8 @@ if H.gone == 1 or not raw then
   end
 end
 
+if H.line > 0 then line_head() end -- a line that has lost a key is told of before anything changes
+
 -- Another replication id: writes that were answered may be lost. Their numbers are not given again.
 local id = string.match(call('INFO', 'replication'), 'master_replid:(%x+)') or rep('0', 40)
 local lost = replid ~= '' and replid ~= id and H.revision > 0

@@ -212,10 +212,17 @@ local function line_remove(pos)
   end
 end
 
+-- A bitmap of people in line that is empty: a key was removed by somebody else.
+local function damaged(k)
+  error('USHERTYPE key ' .. BASE .. 'b:' .. k .. ' is gone or empty though people stand in line there; is maxmemory-policy noeviction, and who else deletes keys?')
+end
+
 local function line_head()
   if H.line == 0 then return 0 end
   local k = call('ZRANGE', BASE .. 'line', 0, 0)[1]
-  return k * CHUNK + call('BITPOS', BASE .. 'b:' .. k, 1) + 1
+  local i = k and call('BITPOS', BASE .. 'b:' .. k, 1) or -1
+  if i < 0 then damaged(k or '?') end
+  return k * CHUNK + i + 1
 end
 
 local function line_living()

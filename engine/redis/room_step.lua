@@ -227,49 +227,79 @@ local function adopt(seq, id, issued, inside)
   end
 end
 
--- Admits many from the head of a line in which everybody stands at the seq's own position: a chunk at a time, with few
--- writes. Returns how many moves it made.
+-- Admits many from the head of a line: a chunk of positions at a time, with few writes. Returns how many moves it made.
 local function promote_run(most)
   local lim, n = silent(), 0
   local free = H.order == PASSTHROUGH and UNLIMITED or H.limit - used()
   local sessions, dues, gone = {}, {}, {}
   local at = deadline({start = H.now, seen = H.now, claimed = 0})
-  local s, now = nil, num(H.now)
-  while n < most and H.line > 0 and free > 0 and (H.interval == 0 or H.order == PASSTHROUGH or rate_ahead() <= H.slack) do
+  local s, now = pack('>dddB', H.now, H.now, H.cut, 0), num(H.now)
+  local function may() return n < most and free > 0 and (H.interval == 0 or H.order == PASSTHROUGH or rate_ahead() <= H.slack) end
+  while H.line > 0 and may() do
     local k = tonumber(call('ZRANGE', BASE .. 'line', 0, 0)[1])
-    local bits, codes = call('GETRANGE', BASE .. 'b:' .. k, 0, -1), call('GETRANGE', BASE .. 's:' .. k, 0, -1)
-    local seen, ids = call('GETRANGE', BASE .. 'p:' .. k, 0, -1), call('GETRANGE', BASE .. 'i:' .. k, 0, -1)
-    local b = string.find(bits, '[^%z]')
-    local first, last, out, m, left = nil, nil, {}, 0, 0
-    while b and n < most and free > 0 and (H.interval == 0 or H.order == PASSTHROUGH or rate_ahead() <= H.slack) do
-      left = byte(bits, b)
-      local i = (b - 1) * 8
-      local p = 128
+    local bits = call('GETRANGE', BASE .. 'b:' .. k, 0, -1)
+    local b, m = string.find(bits, '[^%z]'), 0
+    if not b then damaged(k) end
+    local codes, seen, ids, first, last, out -- of a chunk in which everybody stands at the seq's own position
+    local d, drawn_, from                    -- of one whose positions were drawn
+    while b and may() do
+      local left, i, p = byte(bits, b), (b - 1) * 8, 128
       while left < p do p, i = p / 2, i + 1 end
-      left = left - p -- position i of the chunk, from 0
-      if not first then first, last = i, i - 1 end
-      local seq, id = k * CHUNK + i + 1, sub(ids, i * 16 + 1, i * 16 + 16)
-      out[#out + 1] = sub(codes, last + 2, i)
-      last, m, n = i, m + 1, n + 1
-      if lim > 0 and unpack_('>I4', seen, i * 4 + 1) < lim then
-        emit(ABANDONED, 0, R_ABANDONED, seq, seq, id)
-        out[#out + 1] = string.char(ENDED + R_ABANDONED)
+      local pos = k * CHUNK + i + 1
+      local seq, id, heard = pos, nil, nil
+      if #draws > 0 then
+        local e = draw_of(pos)
+        if m > 0 and e ~= d then break end -- the next round goes on there
+        d = e
+      end
+      if d then
+        if not drawn_ then
+          from = pos
+          drawn_ = call('ZRANGE', draw_key(d.first), pos - d.first, math.min(d.n - 1, (k + 1) * CHUNK - d.first, pos - d.first + 2 * most))
+        elseif not drawn_[pos - from + 1] then
+          break
+        end
+        seq = unpack_('>I8', drawn_[pos - from + 1], 9)
+        id = id_of(seq)
+        if lim > 0 then
+          local c, o = chunk(seq)
+          heard = unpack_('>I4', call('GETRANGE', BASE .. 'p:' .. c, o * 4, o * 4 + 3))
+        end
+      else
+        if not codes then
+          codes, seen, ids = call('GETRANGE', BASE .. 's:' .. k, 0, -1), call('GETRANGE', BASE .. 'p:' .. k, 0, -1), call('GETRANGE', BASE .. 'i:' .. k, 0, -1)
+          first, last, out = i, i - 1, {}
+        end
+        id = sub(ids, i * 16 + 1, i * 16 + 16)
+        heard = unpack_('>I4', seen, i * 4 + 1)
+      end
+      m, n = m + 1, n + 1
+      local code = ACTIVE
+      if lim > 0 and heard < lim then
+        emit(ABANDONED, 0, R_ABANDONED, seq, pos, id)
+        code = ENDED + R_ABANDONED
         gone[#gone + 1] = now .. ' ' .. seq
       else
-        emit(ADMITTED, 0, 0, seq, seq, id)
-        out[#out + 1] = '\2'
-        s = s or pack('>dddB', H.now, H.now, H.cut, 0)
+        emit(ADMITTED, 0, 0, seq, pos, id)
         sessions[#sessions + 1] = seq
-        sessions[#sessions + 1] = pack('>d', seq) .. s
+        sessions[#sessions + 1] = pack('>d', pos) .. s
         dues[#dues + 1] = at
         dues[#dues + 1] = seq
         if H.order ~= PASSTHROUGH then rate_take() end
         H.admitted, free = H.admitted + 1, free - 1
       end
+      if d then
+        set_code(seq, code)
+      else
+        out[#out + 1] = sub(codes, last + 2, i)
+        out[#out + 1] = string.char(code)
+        last = i
+      end
+      left = left - p
       bits = rep('\0', b - 1) .. string.char(left) .. sub(bits, b + 1)
       if left == 0 then b = string.find(bits, '[^%z]', b + 1) end
     end
-    call('SETRANGE', BASE .. 's:' .. k, first, table.concat(out))
+    if out then call('SETRANGE', BASE .. 's:' .. k, first, table.concat(out)) end
     H.line, removed, living = H.line - m, true, nil
     if call('HINCRBY', BASE .. 'count', k, -m) == 0 then
       call('HDEL', BASE .. 'count', k)
@@ -296,18 +326,18 @@ local function promote()
   local lim, n = silent(), 0
   while H.line > 0 and can_admit() do
     if n >= MAX then return true end
-    if n == 0 and H.line > 8 and #draws == 0 and (#orders == 0 or #orders == 1 and orders[1][2] ~= RANDOM) then
+    if n == 0 and H.line > 8 and (#orders == 0 or #orders == 1 and orders[1][2] ~= RANDOM) then
       n = promote_run(MAX)
     else
-    n = n + 1
-    local pos = next_pos()
-    local seq = seq_at(pos)
-    local k, i = chunk(seq)
-    if lim > 0 and unpack_('>I4', call('GETRANGE', BASE .. 'p:' .. k, i * 4, i * 4 + 3)) < lim then
-      end_waiter(seq, ABANDONED, R_ABANDONED)
-    else
-      admit(seq, pos)
-    end
+      n = n + 1
+      local pos = next_pos()
+      local seq = seq_at(pos)
+      local k, i = chunk(seq)
+      if lim > 0 and unpack_('>I4', call('GETRANGE', BASE .. 'p:' .. k, i * 4, i * 4 + 3)) < lim then
+        end_waiter(seq, ABANDONED, R_ABANDONED)
+      else
+        admit(seq, pos)
+      end
     end
   end
   return false
