@@ -168,6 +168,9 @@ func (r *reader) page(ctx context.Context, max int) ([]relay.Event, string, erro
 			r.after = p.Next
 			return nil, "", gap
 		}
+		if p, ok := err.(*refusal); ok && p.Code == "room_not_found" { // not made yet, or deleted; it may be made again
+			return nil, r.after, nil
+		}
 		return nil, "", err
 	}
 	events := make([]relay.Event, len(out.Events))

@@ -108,13 +108,18 @@ func (s *Source) Retain(ctx context.Context, partition, reader string, after rel
 			return err
 		}
 	}
-	return k.KeepFor(ctx, partition, reader, at)
+	if err := k.KeepFor(ctx, partition, reader, at); !errors.Is(err, room.ErrNotFound) { // a deleted room has no log to keep
+		return err
+	}
+	return nil
 }
 
 // Release implements relay.Retainer.
 func (s *Source) Release(ctx context.Context, partition, reader string) error {
 	if k, ok := s.log.(room.Keeper); ok {
-		return k.LetGo(ctx, partition, reader)
+		if err := k.LetGo(ctx, partition, reader); !errors.Is(err, room.ErrNotFound) {
+			return err
+		}
 	}
 	return nil
 }
@@ -139,7 +144,7 @@ func (r *reader) skip(ctx context.Context, stop func(*room.Event) bool) error {
 			r.at = next
 			continue
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, room.ErrNotFound) {
 			return err
 		}
 		for i := range events {
@@ -164,7 +169,10 @@ func (r *reader) Read(ctx context.Context, max int) ([]relay.Event, error) {
 	events := r.tail.after(r.at, max)
 	if len(events) == 0 {
 		var err error
-		if events, err = r.read(ctx, max); err != nil {
+		if events, err = r.read(ctx, max); errors.Is(err, room.ErrNotFound) { // deleted; it may be made again, and is heard anew then
+			_ = r.Close()
+			r.stop = nil
+		} else if err != nil {
 			return nil, err
 		}
 	}

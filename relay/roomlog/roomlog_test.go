@@ -186,3 +186,32 @@ func TestLogIsKeptForTheSlowest(t *testing.T) {
 		t.Fatalf("%s follows a gap of %d", next.ID, gap.Lost)
 	}
 }
+
+// A room that was deleted and made again is read on, in its later epoch.
+func TestARoomThatIsMadeAgain(t *testing.T) {
+	c := config(t)
+	e := engine(t, memory.Options{NoSync: true}, c)
+	src := roomlog.New(e, roomlog.Options{Poll: 2 * time.Millisecond})
+	r, err := src.Open(t.Context(), "premiere", relay.Start{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	enter(t, e)
+	read(t, r, 4)
+	if err := e.Delete(t.Context(), "premiere", true); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := r.Read(t.Context(), 10); err != nil || len(got) != 0 {
+		t.Fatal(got, err)
+	}
+	if err := src.Retain(t.Context(), "premiere", "x", "1.4"); err != nil {
+		t.Fatal(err)
+	}
+	do(t, e, &room.Command{Op: room.OpConfigure, Config: &c, Seed: make([]byte, 32)})
+	enter(t, e)
+	for i, ev := range read(t, r, 4) {
+		if ev.ID != relay.RoomID("premiere", 2, uint64(i+1)) {
+			t.Fatalf("%d: %s", i, ev.ID)
+		}
+	}
+}
