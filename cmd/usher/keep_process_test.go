@@ -15,7 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ushergo/usher/cmd/usher/internal/connapi"
+	"github.com/ushergo/usher/config"
 	"github.com/ushergo/usher/engine/memory"
+	"github.com/ushergo/usher/internal/redistest"
 	"github.com/ushergo/usher/keeper"
 	"github.com/ushergo/usher/keeper/keepertest"
 	"github.com/ushergo/usher/keeper/sqlsink"
@@ -33,6 +36,12 @@ type feed struct {
 
 func newFeed(t *testing.T, up *keepertest.Upstream, section string) *feed {
 	t.Helper()
+	return newFeedOn(t, up, "", section)
+}
+
+// newFeedOn is a feed on an engine; empty: memory.
+func newFeedOn(t *testing.T, up *keepertest.Upstream, engine, section string) *feed {
+	t.Helper()
 	srv := httptest.NewServer(up)
 	t.Cleanup(func() {
 		up.Close()
@@ -41,8 +50,8 @@ func newFeed(t *testing.T, up *keepertest.Upstream, section string) *feed {
 	})
 	f := &feed{t: t, up: up, url: "ws" + strings.TrimPrefix(srv.URL, "http") + "/", dir: t.TempDir()}
 	f.file = filepath.Join(f.dir, "usher.yaml")
-	text := fmt.Sprintf("public: {listen: 127.0.0.1:0}\nadmin: {listen: 127.0.0.1:0}\nengine: {dir: %q}\negress: {allow: [127.0.0.0/8]}\nkeeper: {%s}\n",
-		filepath.Join(f.dir, "data"), section)
+	text := fmt.Sprintf("public: {listen: 127.0.0.1:0}\nadmin: {listen: 127.0.0.1:0}\nengine: {dir: %q%s}\negress: {allow: [127.0.0.0/8]}\nkeeper: {%s}\n",
+		filepath.Join(f.dir, "data"), engine, section)
 	if err := os.WriteFile(f.file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -193,6 +202,95 @@ func TestKeepStopsBesideAHungSink(t *testing.T) {
 				t.Fatalf("exit %d, want %d\n%s", code, c.code, p.log())
 			}
 		})
+	}
+}
+
+// Two workers share the connections on Redis; one is killed, and the other has them all. What each tells is seen by both.
+func TestKeepOnRedis(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts redis-server, and waits for a lease")
+	}
+	quiet(t)
+	r := redistest.Start(t)
+	f := newFeedOn(t, &keepertest.Upstream{Rate: 10}, ", kind: redis, addrs: ["+r.Addr+"]", "lease: 2s, beat: 500ms, desired: 1s")
+	one, two := f.start("keep"), f.start("keep")
+	client, err := connapi.New(one.admin, config.NewSecret(processServiceToken), "the test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	for i := range 8 {
+		id := fmt.Sprintf("c%d", i)
+		spec := keeper.Spec{URL: f.url + id, Desired: lease.Started, Cursor: keeper.CursorRule{JSON: "seq"}, Resume: keeper.Resume{Query: "from={cursor}&fence={fence}"}}
+		if _, err := client.Put(ctx, id, spec, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shared := func() map[string]int {
+		list, err := client.List(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		owners := map[string]int{}
+		for _, c := range list {
+			if c.Owner != nil {
+				owners[c.Owner.Worker]++
+			}
+		}
+		return owners
+	}
+	eventually(t, "each has half", func() bool {
+		o := shared()
+		for _, n := range o {
+			if n != 4 {
+				return false
+			}
+		}
+		return len(o) == 2 && f.up.Open() == 8
+	})
+	eventually(t, "one node tells of both", func() bool {
+		k, err := client.Keeper(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open := 0
+		for _, w := range k.Workers {
+			if w.Told != nil {
+				open += w.Told.Open
+			}
+		}
+		return open == 8
+	})
+	two.signal(syscall.SIGKILL)
+	two.exit()
+	eventually(t, "the other has all", func() bool {
+		o := shared()
+		for _, n := range o {
+			if n == 8 {
+				return len(o) == 1 && f.up.Open() == 8
+			}
+		}
+		return false
+	})
+	last := f.up.End()
+	sink, err := sqlsink.Open(ctx, "sqlite:"+filepath.Join(f.dir, "data", "keeper.db"), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sink.Close()
+	eventually(t, "everything is stored", func() bool {
+		var n int64
+		if err := sink.DB().QueryRow("SELECT COUNT(*) FROM usher_messages").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n > 8*last {
+			t.Fatalf("%d messages of %d", n, 8*last)
+		}
+		return n == 8*last
+	})
+	one.signal(syscall.SIGTERM)
+	if code := one.exitLate(); code != 0 {
+		t.Errorf("exit %d\n%s", code, one.log())
 	}
 }
 

@@ -2,6 +2,7 @@ package keep
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 
@@ -46,6 +47,11 @@ func (k *Keep) openSink(ctx context.Context) (keeper.Sink, error) {
 		}
 		k.close = append(k.close, s.Close)
 		return relaysink.New(s, 0), nil
+	}
+	if k.cfg.Keeper.Sink.Empty() { // with Redis the data folder may not be there
+		if err := os.MkdirAll(k.cfg.Engine.Dir, 0o700); err != nil {
+			return nil, fmt.Errorf("is not given, and the data folder cannot be made for keeper.db: %w; set keeper.sink or engine.dir", err)
+		}
 	}
 	url := k.sinkURL()
 	if table, ok := strings.CutPrefix(url, "dynamodb:"); ok {
