@@ -282,7 +282,7 @@ func packed(waiters, sockets, perSecond, seconds int) error {
 	var mu sync.Mutex
 	errs := make(chan error, sockets)
 	gate := make(chan struct{}, 64)
-	places := 0
+	peers := make([]net.Conn, sockets)
 	for n := range sockets {
 		gate <- struct{}{}
 		go func() {
@@ -293,6 +293,7 @@ func packed(waiters, sockets, perSecond, seconds int) error {
 				errs <- err
 				return
 			}
+			peers[n] = nc
 			go func() {
 				defer nc.Close()
 				in := bufio.NewReaderSize(nc, 2<<10)
@@ -308,9 +309,6 @@ func packed(waiters, sockets, perSecond, seconds int) error {
 						wg.Done()
 						return
 					}
-					mu.Lock()
-					places++
-					mu.Unlock()
 				}
 			}()
 		}()
@@ -323,6 +321,14 @@ func packed(waiters, sockets, perSecond, seconds int) error {
 		return err
 	default:
 	}
+	// Signs of life, as a browser's answers to pings are.
+	go func() {
+		for range time.Tick(15 * time.Second) {
+			for _, nc := range peers {
+				_, _ = nc.Write([]byte{0x8a, 0x80, 0, 0, 0, 0}) // one that has been let in is closed
+			}
+		}
+	}()
 	full, err := srv.ask("seat")
 	if err != nil {
 		return err
