@@ -98,38 +98,6 @@ func Open(ctx context.Context, store Store, opts Options) (*Rooms, error) {
 	return rs, nil
 }
 
-// discover follows rooms that other nodes make.
-func (rs *Rooms) discover() {
-	tick := time.NewTicker(rs.opts.Discover)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-rs.ctx.Done():
-			return
-		}
-		ctx, cancel := context.WithTimeout(rs.ctx, 10*time.Second)
-		ids, err := rs.store.Rooms(ctx)
-		for _, id := range ids {
-			if _, ok := rs.Lookup(id); !ok && err == nil {
-				_, err = rs.Get(ctx, id)
-			}
-		}
-		cancel()
-		if err != nil && rs.ctx.Err() == nil && !errors.Is(err, ErrNotFound) {
-			rs.opts.Logger.Debug("rooms of other nodes cannot be looked for now", "err", err)
-		}
-	}
-}
-
-// oneInstance is the default of Options.Instances.
-func oneInstance(_ context.Context, c Config) (int64, bool) {
-	if c.Instances.Source == "static" {
-		return c.Instances.Fallback, true
-	}
-	return 1, true
-}
-
 // Close stops following. Rooms stay in the store.
 func (rs *Rooms) Close() {
 	rs.mu.Lock() // nobody begins to follow from here on
@@ -393,20 +361,6 @@ func (r *Room) Leave(ctx context.Context, ref Ref) (Visit, error) {
 	return r.visit(ctx, &Command{Op: OpLeave, Ref: ref})
 }
 
-// waits answers for a waiter from the mirror. Not while the mirror may be behind for longer than a message takes, nor
-// while signs of life do not reach the store: a node that is cut off must not comfort whom the others give up.
-func (r *Room) waits(ref Ref) (Result, bool) {
-	if r.unfollowed.Load() || r.unheard.Load() {
-		return Result{}, false
-	}
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if !r.mirror.waits(ref.Seq) {
-		return Result{}, false
-	}
-	return Result{At: r.mirror.At, Cursor: r.mirror.Cursor, View: View{Ref: ref, State: Waiting, Pos: ref.Seq}}, true
-}
-
 // visit returns the visit with the machine's own errors too: it says why.
 func (r *Room) visit(ctx context.Context, cmd *Command) (Visit, error) {
 	res, err := r.rooms.do(ctx, r.id, cmd)
@@ -480,20 +434,6 @@ func (r *Room) SetState(ctx context.Context, state, message string) error {
 	seed := make([]byte, 32)
 	rand.Read(seed)
 	_, err := r.change(ctx, &Command{Op: OpState, State: state, Message: message, Seed: seed})
-	return err
-}
-
-// countInstances tells the store how many instances there are, if that changes anything.
-func (r *Room) countInstances(ctx context.Context) error {
-	s := r.Summary()
-	if s.Config.Capacity.PerInstance == 0 {
-		return nil
-	}
-	n, ok := r.rooms.opts.Instances(ctx, s.Config)
-	if !ok || n == s.Instances {
-		return nil
-	}
-	_, err := r.change(ctx, &Command{Op: OpInstances, Instances: n})
 	return err
 }
 

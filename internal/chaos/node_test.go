@@ -18,7 +18,10 @@ import (
 // patience is for what happens at once on an idle machine.
 const patience = 60 * time.Second
 
-const adminToken = "a-token-of-the-chaos-tests"
+const (
+	adminToken   = "a-token-of-the-chaos-tests"
+	serviceToken = "a-service-token-of-the-chaos-tests"
+)
 
 var binary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "usher-chaos-")
@@ -93,7 +96,7 @@ func (n *node) launch() {
 	args = append(args, "serve", "--log-format", "json", "--config", file, "--data", filepath.Join(dir, "data"),
 		"--listen", host+":0", "--admin-listen", host+":0")
 	n.cmd = exec.Command(args[0], args[1:]...)
-	n.cmd.Env = append(os.Environ(), "USHER_ADMIN_TOKEN="+adminToken)
+	n.cmd.Env = append(os.Environ(), "USHER_ADMIN_TOKEN="+adminToken, "USHER_SERVICE_TOKENS="+serviceToken)
 	n.started = time.Now()
 	out, err := n.cmd.StderrPipe()
 	if err != nil {

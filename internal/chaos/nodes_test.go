@@ -113,6 +113,26 @@ func TestNodesAct(t *testing.T) {
 		return err == nil && len(list) == 2
 	})
 
+	// A gate's permits are counted over all nodes, and so are the directory's owners.
+	if code, doc, err := a.api("PUT", "/svc/v1/gates/row", `{"permits":1}`); err != nil || code/100 != 2 {
+		t.Fatal(code, doc, err)
+	}
+	if code, doc, err := b.api("POST", "/svc/v1/gates/row/acquire", `{"lease_ms":60000,"wait_ms":0}`); err != nil || code != 200 {
+		t.Fatal(code, doc, err)
+	}
+	if code, doc, err := c.api("POST", "/svc/v1/gates/row/acquire", `{"lease_ms":60000,"wait_ms":0}`); err != nil || code != 429 || doc["code"] != "gate_full" {
+		t.Error(code, doc, err)
+	}
+	claim := func(n *node, who string) (int, map[string]any, error) {
+		return n.api("POST", "/svc/v1/affinity/browsers/alice/claim", `{"instance":"`+who+`","epoch":1,"addr":"127.0.0.1:1","token":"t-`+who+`","build_ms":60000}`)
+	}
+	code1, mine, err1 := claim(a, "one")
+	code2, theirs, err2 := claim(b, "two")
+	row, _ := theirs["row"].(map[string]any)
+	if err1 != nil || err2 != nil || code1 != 200 || mine["instance"] != "one" || code2 != 409 || row["instance"] != "one" {
+		t.Errorf("%d %v %v, %d %v %v", code1, mine, err1, code2, theirs, err2)
+	}
+
 	// One node drains another.
 	if code, doc, err := a.api("POST", "/admin/v1/nodes/b/drain", ""); err != nil || code != 202 || doc["id"] != "b" {
 		t.Fatal(code, doc, err)

@@ -116,7 +116,11 @@ func call(base, method, path, body string) (int, map[string]any, error) {
 	if err != nil {
 		return 0, nil, err
 	}
-	req.Header.Set("Authorization", "Bearer "+adminToken)
+	token := adminToken
+	if strings.HasPrefix(path, "/svc/") {
+		token = serviceToken
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
 	req.Header.Set("Content-Type", "application/json")
 	if method == "PATCH" {
 		req.Header.Set("If-Match", "*")
