@@ -144,8 +144,8 @@ func TestAnsweredEntersSurviveKillWithAOFAlways(t *testing.T) {
 	}
 }
 
-// appendfsync everysec: a power loss takes what was written since the last sync, two seconds at most. The power loss is
-// made: the file is cut to what it was when the last sync but one had surely begun.
+// appendfsync everysec: a power loss takes what was written since the last sync, two seconds at most, and what Redis had put
+// off writing while a sync hung, two more. The power loss is made: the file is cut to what it was two seconds before.
 func TestPowerLossWithAOFEverySecond(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -166,7 +166,7 @@ func TestPowerLossWithAOFEverySecond(t *testing.T) {
 		}
 		return found[0]
 	}
-	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // sampling, not waiting for a result
+	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // sampling, not waiting for a result
 		if info, err := os.Stat(file()); err == nil {
 			sizes = append(sizes, size{time.Now(), info.Size()})
 		}
@@ -191,7 +191,7 @@ func TestPowerLossWithAOFEverySecond(t *testing.T) {
 	var oldest time.Duration
 	for _, a := range gone {
 		oldest = max(oldest, died.Sub(a.at))
-		if a.at.Before(kept.at) {
+		if a.at.Before(kept.at.Add(-window)) {
 			t.Fatalf("an enter answered %v before the power loss is lost", died.Sub(a.at))
 		}
 	}
@@ -225,6 +225,9 @@ func promote(t *testing.T, wait int) (answeredAll, gone []answered) {
 
 func TestPromotionWithoutWait(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes some seconds; make test runs it")
+	}
 	list, gone := promote(t, 0)
 	t.Logf("promotion of a replica that was behind, without WAIT: %d enters answered, %d lost", len(list), len(gone))
 	if len(gone) == 0 {
@@ -234,6 +237,9 @@ func TestPromotionWithoutWait(t *testing.T) {
 
 func TestPromotionWithWait(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes some seconds; make test runs it")
+	}
 	list, gone := promote(t, 1)
 	t.Logf("promotion of a replica that was behind, wait_replicas 1: %d enters answered, %d lost", len(list), len(gone))
 	if len(gone) != 0 {

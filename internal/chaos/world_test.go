@@ -143,7 +143,8 @@ func call(base, method, path, body string) (int, map[string]any, error) {
 func (w *world) crowd(room, transport string, visitors int, ramp, stay time.Duration) loadtest.Config {
 	return loadtest.Config{
 		URL: w.visitors.url(), Room: room, Visitors: visitors, Ramp: ramp, Stay: stay, Transport: transport, Refresh: 0.05,
-		Timeout: 15 * time.Second, Patience: 3 * time.Minute, Admin: w.admins.url(), AdminToken: adminToken,
+		Timeout: 15 * time.Second, Patience: 3 * time.Minute, Connections: 300, // each takes three files here, beside the sockets
+		Admin: w.admins.url(), AdminToken: adminToken,
 	}
 }
 
