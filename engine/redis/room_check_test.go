@@ -12,6 +12,7 @@ import (
 
 // TestRoomCheckAndClean: what is in order is not touched; what usher left is removed; what is somebody's is only told.
 func TestRoomCheckAndClean(t *testing.T) {
+	t.Parallel()
 	p := startAOF(t)
 	c := p.client()
 	s := openRooms(t, c, redis.RoomOptions{Owns: func(string) bool { return false }})

@@ -23,6 +23,7 @@ import (
 // TestRoomFailover kills a master whose replica stood still: what the replica never heard is lost. Its numbers are not given
 // again, nobody is admitted for a while, and who brings a signed ticket gets the same position back.
 func TestRoomFailover(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("long")
 	}
@@ -138,6 +139,7 @@ func TestRoomFailover(t *testing.T) {
 // TestRoomRedisIsKilled: kill -9 and a restart from the AOF, while callers go on. With appendfsync always nothing that was
 // answered is lost; a new epoch begins all the same, since nobody can know.
 func TestRoomRedisIsKilled(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("long")
 	}
@@ -197,6 +199,7 @@ func TestRoomRedisIsKilled(t *testing.T) {
 
 // TestRoomSentinelFailover kills the master under load: callers go on at the replica, and no number is given twice.
 func TestRoomSentinelFailover(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("long")
 	}
@@ -254,6 +257,7 @@ func TestRoomSentinelFailover(t *testing.T) {
 // TestRoomHistories checks what concurrent clients saw with the machine as the model, while replies are lost on the way and
 // commands whose outcome is unknown are asked again.
 func TestRoomHistories(t *testing.T) {
+	t.Parallel()
 	p := startAOF(t)
 	between := startProxy(t, p.addr)
 	direct := openRooms(t, p.client(), redis.RoomOptions{Owns: func(string) bool { return false }})

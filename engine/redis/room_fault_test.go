@@ -67,6 +67,7 @@ func wantError(t testing.TB, err, is error, words ...string) {
 }
 
 func TestRoomRefusesWhatIsNotOurs(t *testing.T) {
+	t.Parallel()
 	p := startAOF(t)
 	c := p.client()
 	s := openRooms(t, c, redis.RoomOptions{Owns: func(string) bool { return false }})
@@ -116,6 +117,7 @@ func TestRoomRefusesWhatIsNotOurs(t *testing.T) {
 }
 
 func TestRoomFullRedis(t *testing.T) {
+	t.Parallel()
 	p := startAOF(t)
 	c := p.client()
 	s := openRooms(t, c, redis.RoomOptions{Owns: func(string) bool { return false }})
@@ -144,6 +146,7 @@ func TestRoomFullRedis(t *testing.T) {
 }
 
 func TestRoomOnAReplica(t *testing.T) {
+	t.Parallel()
 	p := startAOF(t)
 	s := openRooms(t, p.client(), redis.RoomOptions{})
 	makeRoom(t, s, roomtest.Config("r", 1))
@@ -160,6 +163,7 @@ func TestRoomOnAReplica(t *testing.T) {
 }
 
 func TestRoomInModeSingleOnACluster(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("long")
 	}
@@ -189,6 +193,7 @@ func TestRoomInModeSingleOnACluster(t *testing.T) {
 }
 
 func TestRoomWhileRedisLoads(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("long")
 	}
@@ -223,6 +228,7 @@ func TestRoomWhileRedisLoads(t *testing.T) {
 
 // TestRoomScriptsAreLoadedAgain: a flush of the scripts is not noticed; one of the data is a room that is not there.
 func TestRoomScriptsAreLoadedAgain(t *testing.T) {
+	t.Parallel()
 	p := startAOF(t)
 	c := p.client()
 	s := openRooms(t, c, redis.RoomOptions{})
@@ -288,6 +294,7 @@ func (k *keeper) waiting() (waiting int64, resets int) {
 // TestRoomFollowAfterACut: a follower whose connection was lost reads on from where it was, without a gap; when the log was
 // cut meanwhile, it is shown the room anew.
 func TestRoomFollowAfterACut(t *testing.T) {
+	t.Parallel()
 	p := startAOF(t)
 	c := p.client()
 	s := openRooms(t, c, redis.RoomOptions{})
@@ -338,6 +345,7 @@ func TestRoomFollowAfterACut(t *testing.T) {
 
 // TestRoomLogIsTrimmed: the log is kept within its bounds, its readers are told, and those who asked for more keep it.
 func TestRoomLogIsTrimmed(t *testing.T) {
+	t.Parallel()
 	p := startAOF(t)
 	c := p.client()
 	var offset = func() int64 { return time.Now().UnixMicro() }

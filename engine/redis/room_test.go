@@ -37,11 +37,13 @@ func conform(t *testing.T, c rueidis.Client, empty func(t testing.TB)) {
 }
 
 func TestRooms(t *testing.T) {
+	t.Parallel()
 	s := startAOF(t)
 	conform(t, s.client(), func(t testing.TB) { must(t, s.client(), "FLUSHALL") })
 }
 
 func TestRoomsInACluster(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("long")
 	}
@@ -54,6 +56,7 @@ func TestRoomsInACluster(t *testing.T) {
 }
 
 func TestRoomsBySentinel(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("long")
 	}
@@ -62,6 +65,7 @@ func TestRoomsBySentinel(t *testing.T) {
 }
 
 func TestRoomsOverTLSWithACL(t *testing.T) {
+	t.Parallel()
 	s := startTLS(t)
 	c, err := rueidis.NewClient(s.option())
 	if err != nil {

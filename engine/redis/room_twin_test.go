@@ -377,9 +377,10 @@ func (w *roomTwin) news() (events []room.Event) {
 
 // TestRoomTwin compares Redis with the machine, command by command.
 func TestRoomTwin(t *testing.T) {
-	rounds, steps := 12, 300
+	t.Parallel()
+	rounds, steps := 8, 300
 	if testing.Short() {
-		rounds = 4
+		rounds = 3
 	}
 	if os.Getenv("USHER_SOAK") == "1" {
 		rounds, steps = 300, 1000
