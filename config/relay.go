@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"reflect"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -64,6 +65,8 @@ type RelayFrom struct {
 	Redis RelayRedis `yaml:"redis"`
 	// A stream of NATS JetStream.
 	JetStream RelayFromJetStream `yaml:"jetstream"`
+	// A stream of Kinesis.
+	Kinesis RelayKinesis `yaml:"kinesis"`
 }
 
 // RelayTo is a sink.
@@ -82,6 +85,18 @@ type RelayTo struct {
 	Kafka RelayKafka `yaml:"kafka"`
 	// Publishes each event to a stream of NATS JetStream.
 	JetStream RelayToJetStream `yaml:"jetstream"`
+	// Puts each event into a stream of Kinesis.
+	Kinesis RelayKinesis `yaml:"kinesis"`
+}
+
+// RelayKinesis is a stream of Kinesis. Credentials are found by the AWS SDK's default chain.
+type RelayKinesis struct {
+	// The stream's name. It must exist.
+	Stream string `yaml:"stream" example:"bookings"`
+	// Region. Empty: by the SDK's rules.
+	Region string `yaml:"region" example:"eu-central-1"`
+	// Another address of the service, for emulators and private endpoints.
+	Endpoint string `yaml:"endpoint"`
 }
 
 // RelayWebhook is an HTTP receiver.
@@ -180,16 +195,16 @@ type RelayToJetStream struct {
 func (f RelayFrom) Kinds() (kinds []string) {
 	return set(map[string]bool{
 		"rooms": len(f.Rooms) > 0, "redis": !f.Redis.URL.Empty() || f.Redis.Stream != "",
-		"jetstream": !f.JetStream.URL.Empty() || f.JetStream.Stream != "",
-	}, "rooms", "redis", "jetstream")
+		"jetstream": !f.JetStream.URL.Empty() || f.JetStream.Stream != "", "kinesis": f.Kinesis != RelayKinesis{},
+	}, "rooms", "redis", "jetstream", "kinesis")
 }
 
 // Kinds names what is configured.
 func (t RelayTo) Kinds() (kinds []string) {
 	return set(map[string]bool{
 		"webhook": t.Webhook.URL != "", "sql": !t.SQL.DSN.Empty(), "file": t.File.Path != "", "stdout": t.Stdout, "sqs": t.SQS.Queue != "",
-		"kafka": t.Kafka.Topic != "" || len(t.Kafka.Brokers) > 0, "jetstream": !t.JetStream.URL.Empty(),
-	}, "webhook", "sql", "file", "stdout", "sqs", "kafka", "jetstream")
+		"kafka": t.Kafka.Topic != "" || len(t.Kafka.Brokers) > 0, "jetstream": !t.JetStream.URL.Empty(), "kinesis": t.Kinesis != RelayKinesis{},
+	}, "webhook", "sql", "file", "stdout", "sqs", "kafka", "jetstream", "kinesis")
 }
 
 func set(given map[string]bool, order ...string) (kinds []string) {
@@ -235,9 +250,27 @@ func (k *checker) relays() {
 				k.add(path, fmt.Sprintf("%q is not the URL of a queue", queue), "write https://sqs.REGION.amazonaws.com/ACCOUNT/NAME")
 			}
 		}
+		for path, stream := range map[string]RelayKinesis{at + ".from.kinesis": r.From.Kinesis, at + ".to.kinesis": r.To.Kinesis} {
+			k.kinesis(path, stream)
+		}
 		if _, _, err := r.Begin(); err != nil {
 			k.add(at+".start", err.Error(), "write oldest, newest, or a time as 2030-06-01T10:00:00Z")
 		}
+	}
+}
+
+var kinesisName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,128}$`)
+
+func (k *checker) kinesis(path string, s RelayKinesis) {
+	switch {
+	case s == RelayKinesis{}:
+	case s.Stream == "":
+		k.add(path+".stream", "is missing", "name the stream")
+	case !kinesisName.MatchString(s.Stream):
+		k.add(path+".stream", fmt.Sprintf("%q is not the name of a stream", s.Stream), "use 1 to 128 of A-Z a-z 0-9 _ . -; no ARN")
+	}
+	if s.Endpoint != "" && !strings.HasPrefix(s.Endpoint, "https://") && !strings.HasPrefix(s.Endpoint, "http://") {
+		k.add(path+".endpoint", fmt.Sprintf("%q is not an address", s.Endpoint), "write https://host, or leave it out")
 	}
 }
 

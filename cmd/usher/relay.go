@@ -48,11 +48,13 @@ other; a folder is for one process.
   --from  usher://host:port/ROOM         a room of a running usher, by its admin API (no room: all)
           redis://host:6379/0?stream=KEY&key=FIELD
           nats://host:4222/STREAM?filter=SUBJECTS
+          kinesis://STREAM?region=eu-central-1
   --to    -                              standard output, as JSON lines
           events.jsonl, file:PATH        a file of JSON lines
           https://host/path              a webhook, signed by USHER_RELAY_SECRET
           postgres://…?table=NAME, mysql://…, sqlite:PATH
           kafka://broker:9092/topic, nats://host:4222/SUBJECT, sqs+https://QUEUE-URL
+          kinesis://STREAM?region=eu-central-1
 
 The admin token comes from USHER_ADMIN_TOKEN. Its dead letters are looked at by usher dlq
 with the same --state, and brought back by the same usher relay with --redrive.`,

@@ -16,7 +16,7 @@ type Remote struct {
 }
 
 // ParseFrom reads the address of a source: usher://host:port/room (or usher+https://), redis://host:6379/0?stream=KEY&key=FIELD,
-// nats://host:4222/STREAM?filter=SUBJECTS.
+// nats://host:4222/STREAM?filter=SUBJECTS, kinesis://STREAM?region=REGION.
 func ParseFrom(text string) (from config.RelayFrom, remote *Remote, err error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme == "" {
@@ -53,13 +53,16 @@ func ParseFrom(text string) (from config.RelayFrom, remote *Remote, err error) {
 		}
 		from.JetStream.URL = natsServer(u)
 		return from, nil, nil
+	case "kinesis":
+		from.Kinesis, err = kinesisAddress("--from", u)
+		return from, nil, err
 	}
-	return from, nil, fmt.Errorf("--from: %s: is no source; use usher, usher+https, redis, rediss, nats or tls (NATS)", u.Scheme)
+	return from, nil, fmt.Errorf("--from: %s: is no source; use usher, usher+https, redis, rediss, nats, tls (NATS) or kinesis", u.Scheme)
 }
 
 // ParseTo reads the address of a sink and fills in to, which has the defaults: - for standard output, a file's path or
 // file:, http(s):, postgres:, mysql:, sqlite:, kafka://broker,broker/topic, sqs+https://queue,
-// nats://host:4222/SUBJECT (a stream must take it; usher.{partition}.{type} without one).
+// nats://host:4222/SUBJECT (a stream must take it; usher.{partition}.{type} without one), kinesis://STREAM?region=REGION.
 func ParseTo(text string, to *config.RelayTo) error {
 	scheme, rest, found := strings.Cut(text, ":")
 	if text == "-" || text == "stdout:" {
@@ -98,10 +101,29 @@ func ParseTo(text string, to *config.RelayTo) error {
 			to.JetStream.Subject = subject
 		}
 		to.JetStream.URL = natsServer(u)
+	case "kinesis":
+		u, err := url.Parse(text)
+		if err != nil {
+			u = new(url.URL)
+		}
+		to.Kinesis, err = kinesisAddress("--to", u)
+		return err
 	default:
-		return fmt.Errorf("--to: %s: is no sink; use -, file, https, postgres, mysql, sqlite, kafka, nats, tls (NATS) or sqs+https", scheme)
+		return fmt.Errorf("--to: %s: is no sink; use -, file, https, postgres, mysql, sqlite, kafka, nats, tls (NATS), kinesis or sqs+https", scheme)
 	}
 	return nil
+}
+
+// kinesisAddress reads kinesis://STREAM?region=REGION&endpoint=URL.
+func kinesisAddress(flag string, u *url.URL) (config.RelayKinesis, error) {
+	q := u.Query()
+	k := config.RelayKinesis{Stream: u.Host, Region: q.Get("region"), Endpoint: q.Get("endpoint")}
+	q.Del("region")
+	q.Del("endpoint")
+	if k.Stream == "" || u.Port() != "" || strings.Trim(u.Path, "/") != "" || len(q) > 0 {
+		return k, errors.New(flag + ": write kinesis://STREAM?region=eu-central-1, and &endpoint=http://… for an emulator")
+	}
+	return k, nil
 }
 
 // natsServer is the address without what we have put behind it.

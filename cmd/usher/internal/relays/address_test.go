@@ -28,13 +28,16 @@ func TestAddresses(t *testing.T) {
 		"nats://h/a.{key}": func(c config.RelayTo) bool {
 			return c.JetStream.URL.Reveal() == "nats://h" && c.JetStream.Subject == "a.{key}"
 		},
+		"kinesis://Book_ings.1?region=eu-west-1&endpoint=http://h:4567": func(c config.RelayTo) bool {
+			return c.Kinesis == config.RelayKinesis{Stream: "Book_ings.1", Region: "eu-west-1", Endpoint: "http://h:4567"}
+		},
 	} {
 		to := config.DefaultRelay().To
 		if err := ParseTo(text, &to); err != nil || !check(to) || len(to.Kinds()) != 1 {
 			t.Errorf("%s: %+v %v", text, to, err)
 		}
 	}
-	for _, text := range []string{"ftp://x/y", "kafka://x", "postgres://h", "nats:x"} {
+	for _, text := range []string{"ftp://x/y", "kafka://x", "postgres://h", "nats:x", "kinesis:x", "kinesis://x/y", "kinesis://x?regoin=z"} {
 		to := config.DefaultRelay().To
 		if err := ParseTo(text, &to); err == nil {
 			t.Errorf("%s is taken", text)
@@ -52,7 +55,11 @@ func TestAddresses(t *testing.T) {
 	if j := from.JetStream; err != nil || j.URL.Reveal() != "nats://t@h:4222" || j.Stream != "bookings" || j.Filter != "usher.>" {
 		t.Errorf("%+v %v", j, err)
 	}
-	for _, text := range []string{"", "premiere", "redis://h:1/0", "kafka://h/t", "nats://h"} {
+	from, _, err = ParseFrom("kinesis://bookings?region=eu-west-1")
+	if err != nil || from.Kinesis.Stream != "bookings" || from.Kinesis.Region != "eu-west-1" || len(from.Kinds()) != 1 {
+		t.Errorf("%+v %v", from, err)
+	}
+	for _, text := range []string{"", "premiere", "redis://h:1/0", "kafka://h/t", "nats://h", "kinesis://?region=x"} {
 		if _, _, err := ParseFrom(text); err == nil {
 			t.Errorf("%q is taken", text)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/ushergo/usher/relay"
 	"github.com/ushergo/usher/relay/jetstream"
 	"github.com/ushergo/usher/relay/kafka"
+	"github.com/ushergo/usher/relay/kinesis"
 	"github.com/ushergo/usher/relay/lines"
 	"github.com/ushergo/usher/relay/redisstream"
 	"github.com/ushergo/usher/relay/sqltable"
@@ -30,7 +31,7 @@ type means struct {
 }
 
 // openSource makes the source of a relay. ctx bounds the opening alone.
-func (m *means) openSource(_ context.Context, r *config.Relay) (relay.Source, error) {
+func (m *means) openSource(ctx context.Context, r *config.Relay) (relay.Source, error) {
 	from := &r.From
 	switch kinds := from.Kinds(); {
 	case len(kinds) != 1:
@@ -40,6 +41,8 @@ func (m *means) openSource(_ context.Context, r *config.Relay) (relay.Source, er
 			Connection: jetstream.Connection{URL: from.JetStream.URL.Reveal(), Creds: from.JetStream.Creds},
 			Stream:     from.JetStream.Stream, Filter: from.JetStream.Filter,
 		})
+	case kinds[0] == "kinesis":
+		return kinesis.OpenSource(ctx, kinesisStream(from.Kinesis))
 	case kinds[0] == "rooms" && m.rooms != nil:
 		return m.rooms(from.Rooms)
 	case kinds[0] == "redis":
@@ -82,6 +85,8 @@ func (m *means) openSink(ctx context.Context, r *config.Relay) (relay.Sink, erro
 		return jetstream.OpenSink(jetstream.SinkOptions{
 			Connection: jetstream.Connection{URL: to.JetStream.URL.Reveal(), Creds: to.JetStream.Creds}, Subject: to.JetStream.Subject,
 		})
+	case "kinesis":
+		return kinesis.OpenSink(ctx, kinesisStream(to.Kinesis))
 	case "sqs":
 		return sqs.Open(ctx, sqsQueue(to.SQS))
 	}
@@ -90,4 +95,8 @@ func (m *means) openSink(ctx context.Context, r *config.Relay) (relay.Sink, erro
 
 func sqsQueue(q config.RelaySQS) sqs.Options {
 	return sqs.Options{Queue: q.Queue, Region: q.Region, Endpoint: q.Endpoint}
+}
+
+func kinesisStream(k config.RelayKinesis) kinesis.Options {
+	return kinesis.Options{Stream: k.Stream, Region: k.Region, Endpoint: k.Endpoint}
 }
