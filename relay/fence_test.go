@@ -15,8 +15,7 @@ import (
 // A process that stands still for longer than its lease loses its partitions; the sink refuses what it sends then.
 func TestTheFenceKeepsAZombieOut(t *testing.T) {
 	g := newRig(t, "a")
-	g.opts.Lease.Lease = 500 * time.Millisecond
-	g.opts.Lease.Retry = time.Millisecond
+	g.opts.Lease = lease.Options{Lease: 500 * time.Millisecond, Flush: 20 * time.Millisecond, Retry: time.Millisecond}
 	store := &gate{Store: g.leases}
 	zombie := *g
 	zombie.opts.Leases = store

@@ -32,6 +32,7 @@ type lane struct {
 	m         *machine
 	progress  time.Time
 	sourceErr error
+	caughtUp  bool // the last read found nothing
 	counts    Counts
 }
 
@@ -196,6 +197,7 @@ func (l *lane) fed(got fed) {
 		}
 	}
 	l.sourceErr = got.err
+	l.caughtUp = got.err == nil && got.gap == nil && len(got.events) == 0
 	switch {
 	case got.gap != nil:
 		l.log.Error("events are lost: the source no longer has them", "err", got.gap, "stops", l.o.OnGap == GapStop)
@@ -303,7 +305,7 @@ func (l *lane) status() LaneStatus {
 	now := time.Now()
 	s := LaneStatus{
 		Partition: l.partition, Fence: l.fence, Cursor: string(l.m.cursor), Window: len(l.m.items) - l.m.head,
-		WindowBytes: l.m.bytes, InFlight: l.m.flight, Counts: l.counts,
+		WindowBytes: l.m.bytes, InFlight: l.m.flight, CaughtUp: l.caughtUp && l.m.empty(), Counts: l.counts,
 	}
 	if s.Cursor == "" {
 		s.Cursor = l.from

@@ -165,6 +165,7 @@ type LaneStatus struct {
 	Window      int           `json:"window"` // events that were read and are not done
 	WindowBytes int           `json:"window_bytes"`
 	InFlight    int           `json:"in_flight"` // batches
+	CaughtUp    bool          `json:"caught_up"` // the last read found nothing new, and all before is done
 	Alarm       string        `json:"alarm,omitempty"`
 	Why         string        `json:"why,omitempty"`
 	Counts

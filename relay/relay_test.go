@@ -41,7 +41,8 @@ func newRig(t *testing.T, partitions ...string) *rig {
 	g := &rig{t: t, source: relaytest.NewSource(partitions...), sink: &relaytest.Sink{}, leases: leases, dead: dead}
 	g.opts = relay.Options{
 		ID: "test", Source: g.source, Sink: g.sink, Leases: leases, Dead: dead,
-		Lease:    lease.Options{Lease: 2 * time.Second, Flush: 20 * time.Millisecond, Retry: 10 * time.Millisecond},
+		// A lease that no busy machine loses, looked at often.
+		Lease:    lease.Options{Observe: 50 * time.Millisecond, Desired: time.Second, Flush: 20 * time.Millisecond, Retry: 10 * time.Millisecond},
 		Discover: 20 * time.Millisecond,
 		Tuning:   relay.Tuning{Backoff: time.Millisecond, MaxBackoff: 20 * time.Millisecond, Attempts: 3, GiveUp: 50 * time.Millisecond},
 	}

@@ -219,7 +219,7 @@ func (f *relayFlags) await(ctx context.Context, rs *relays.Relays) {
 			busy = busy || len(lanes) == 0
 			for _, l := range lanes {
 				now += l.Taken + l.Buried
-				busy = busy || l.Window > 0 || l.Alarm == relay.AlarmSource
+				busy = busy || !l.CaughtUp
 			}
 		}
 		if busy || now != carried {

@@ -151,6 +151,9 @@ func TestListening(t *testing.T) {
 
 // A log is kept for its slowest reader, beyond log.retain, and up to log.max_bytes; then there is a gap, and it is told.
 func TestLogIsKeptForTheSlowest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("fills a log of 1 MiB; -short")
+	}
 	c := config(t)
 	c.Log.Retain, c.Log.MaxBytes = room.Duration(time.Minute), 1<<20
 	e := engine(t, memory.Options{NoSync: true, SegmentBytes: 32 << 10, SnapshotBytes: 64 << 10}, c)
