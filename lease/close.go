@@ -11,20 +11,29 @@ const together = 250 * time.Millisecond
 
 // Close ends all contexts with ErrLeaving, waits until functions have returned and locks were released, gives everything
 // back, and leaves: others take over at once. When ctx ends before, what has returned is given back all the same, and the
-// rest goes with the lease; the error says how many. A second call waits for the first.
+// rest goes with the lease; the error says how many. A second call waits for the first, or for its own ctx.
 func (w *Worker) Close(ctx context.Context) error {
 	w.mu.Lock()
 	first := !w.closing
-	w.closing = true
-	w.cancelAll(ErrLeaving)
-	w.returned()
+	if first {
+		w.closing = true
+		close(w.leaving)
+		w.cancelAll(ErrLeaving)
+		w.returned()
+	}
 	w.mu.Unlock()
 	if !first {
-		<-w.last.Done()
-		return nil
+		select {
+		case <-w.closed:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("lease: the worker is still being closed: %w", ctx.Err())
+		}
 	}
+	defer close(w.closed)
 	defer w.end()
-	kick(w.hurry) // the others look for what is released
+	defer context.AfterFunc(ctx, w.end)() // a store that does not answer keeps nobody longer
+	kick(w.hurry)                         // the others look for what is released
 	late := time.AfterFunc(together, func() { close(w.linger) })
 	defer late.Stop()
 	select {

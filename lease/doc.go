@@ -21,7 +21,8 @@
 //
 //   - One beat per worker, whatever it holds. A resource's row is written when its owner changes, not to keep it.
 //   - A function's context ends before anyone else may begin: the worker trusts its lease until the start of its last
-//     good beat + Lease − Margin. The cause says why.
+//     good beat + Lease − Margin. The cause says why. (Not so where a resource is deleted and made again under its owner: see
+//     Store.Delete.)
 //   - A crashed worker's resources are taken by the others one lease and at most a few reads after its last beat.
 //   - What a stopped process cannot do for itself, the fence does: each new owner's is greater, whatever was released,
 //     deleted or restarted meanwhile, and a cursor is only written under the fence of the row.

@@ -37,7 +37,7 @@ func (w *Worker) Acquire(ctx context.Context, id string) (*Lock, error) {
 	case <-ctx.Done():
 		w.giveUp(id, me)
 		return nil, context.Cause(ctx)
-	case <-w.ctx.Done():
+	case <-w.leaving: // not later: it may hold another lock, which Close waits for
 		w.giveUp(id, me)
 		return nil, ErrLeaving
 	}
@@ -125,29 +125,7 @@ func (w *Worker) locking() {
 }
 
 func (w *Worker) acquire(ctx context.Context, owner Owner, ids []string) error {
-	rows, err := w.store.Get(ctx, ids)
-	if err != nil {
-		return err
-	}
-	for _, id := range ids {
-		if !slices.ContainsFunc(rows, func(r Row) bool { return r.ID == id }) {
-			row, err := w.store.Put(ctx, Put{ID: id, Desired: Started, IfAbsent: true})
-			if err != nil {
-				return err
-			}
-			rows = append(rows, row)
-		}
-	}
-	var list []Brief
-	for _, r := range rows {
-		switch {
-		case r.Owner == owner: // the answer to a take was lost: it is given back there
-			w.Wake()
-		case r.Desired == Started:
-			list = append(list, r.Brief())
-		}
-	}
-	list, err = w.unowned(ctx, list)
+	list, err := w.unlocked(ctx, owner, ids)
 	if err != nil {
 		return err
 	}
@@ -165,6 +143,35 @@ func (w *Worker) acquire(ctx context.Context, owner Owner, ids []string) error {
 		w.grant(h)
 	})
 	return nil
+}
+
+// unlocked says which of them are nobody's, and makes those that do not exist.
+func (w *Worker) unlocked(ctx context.Context, owner Owner, ids []string) ([]Brief, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.opts.Lease/4)
+	defer cancel()
+	rows, err := w.store.Get(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		if !slices.ContainsFunc(rows, func(r Row) bool { return r.ID == id }) {
+			row, err := w.store.Put(ctx, Put{ID: id, Desired: Started, IfAbsent: true})
+			if err != nil {
+				return nil, err
+			}
+			rows = append(rows, row)
+		}
+	}
+	var list []Brief
+	for _, r := range rows {
+		switch {
+		case r.Owner == owner: // the answer to a take was lost: it is given back there
+			w.Wake()
+		case r.Desired == Started:
+			list = append(list, r.Brief())
+		}
+	}
+	return w.unowned(ctx, list)
 }
 
 // grant gives a lock to whoever waited longest, or back.

@@ -146,7 +146,7 @@ type Observer interface {
 	Taken(id string, from Owner)
 	// Ended is called when a resource is not this worker's any more.
 	Ended(id string, cause error)
-	// Died is called when this worker was the one that marked another dead.
+	// Died is called when this worker has marked another dead; where two find it at once, both are told.
 	Died(o Owner)
 }
 

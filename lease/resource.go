@@ -88,7 +88,7 @@ func (h *hold) resource() Resource {
 
 // begin makes a taken row this hold's, if the worker may still act for that owner. Under mu.
 func (w *Worker) begin(h *hold, row Row) bool {
-	if row.Owner != w.owner || !w.trust.holds(w.opts.elapsed()) || w.closing {
+	if row.Owner != w.owner || !w.trust.holds(w.opts.elapsed()) || w.closing || h.ctx.Err() != nil {
 		return false
 	}
 	h.row, h.cursor, h.running = row, row.Cursor, true
@@ -163,20 +163,46 @@ func (w *Worker) call(h *hold) (err error) {
 	return w.opts.Serve(h.ctx, r)
 }
 
-// giveBack flushes and releases. Where the store does not answer the row stays this worker's, and is found by reconcile.
+// giveBack flushes, and releases until the store has answered: before that a request may still be under way, and would hit
+// whoever goes on with the row under the same fence. It ends without an answer when the owner is dead, or leaves.
 func (w *Worker) giveBack(h *hold, stop bool) {
 	ctx, cancel := context.WithTimeout(w.last, w.opts.Lease)
-	defer cancel()
 	w.flushOf(ctx, h)
+	cancel()
+	for pause := w.opts.Observe; ; pause = min(2*pause, w.opts.Lease) {
+		err := w.release(h, stop)
+		w.mu.Lock()
+		alive := w.owner == h.row.Owner
+		w.mu.Unlock()
+		if err == nil || !alive {
+			return
+		}
+		w.opts.Logger.Warn("a resource was not released; it will be, or goes with the lease", "resource", h.row.ID, "err", err)
+		t := time.NewTimer(jitter(pause))
+		select {
+		case <-t.C:
+		case <-w.linger:
+			t.Stop()
+			return
+		case <-w.last.Done():
+			t.Stop()
+			return
+		}
+	}
+}
+
+// release is one attempt, Options.Parallel of them side by side.
+func (w *Worker) release(h *hold, stop bool) error {
+	ctx, cancel := context.WithTimeout(w.last, w.opts.Lease)
+	defer cancel()
 	select {
 	case w.slots <- struct{}{}:
 		defer func() { <-w.slots }()
 	case <-ctx.Done():
-		return
+		return context.Cause(ctx)
 	}
-	if _, err := w.store.Release(ctx, Release{ID: h.row.ID, Owner: h.row.Owner, Fence: h.row.Fence, Stop: stop}); err != nil {
-		w.opts.Logger.Warn("a resource was not released; it will be, or goes with the lease", "resource", h.row.ID, "err", err)
-	}
+	_, err := w.store.Release(ctx, Release{ID: h.row.ID, Owner: h.row.Owner, Fence: h.row.Fence, Stop: stop})
+	return err
 }
 
 func (w *Worker) flushOf(ctx context.Context, hs ...*hold) {

@@ -37,7 +37,9 @@ type Store interface {
 	// Put makes a resource or changes its desired state, URL and spec; owner, fence and cursor stay. A new one's fence
 	// is at least that of every resource deleted before.
 	Put(ctx context.Context, p Put) (Row, error)
-	// Delete removes a resource; its fence goes into the floor first. false: there was none.
+	// Delete removes a resource; its fence goes into the floor first. false: there was none. Its owner hears of it within
+	// Options.Desired. One that is made again before that may have two at work, under two fences: stop it first, and delete
+	// it when nobody owns it.
 	Delete(ctx context.Context, id string) (bool, error)
 	// Get reads rows, as they are after every change answered before the call, in any order. Those that do not exist are
 	// left out.
@@ -130,7 +132,7 @@ type Row struct {
 	ID      string // 1 to 256 of A-Z a-z 0-9 . _ : / @ = + , -
 	Desired Desired
 	URL     string // what it is, for those who read the table
-	Spec    []byte // its owner's business
+	Spec    []byte // its owner's business; not to be changed in place
 	Rev     uint64 // grows with each Put that changed something
 	Owner   Owner
 	Fence   uint64 // of the last take; only grows
@@ -276,6 +278,9 @@ func (j Join) Check() error {
 	if j.Token == "" || len(j.Token) > 128 {
 		return bad("token: 1 to 128 bytes that nobody else uses")
 	}
+	if j.Cap < 0 {
+		return bad("cap %d: 0 or more", j.Cap)
+	}
 	return checkWorker(j.Worker)
 }
 
@@ -283,6 +288,9 @@ func (j Join) Check() error {
 func (b Beat) Check() error {
 	if b.Beat == 0 || b.Beat >= 1<<53 {
 		return bad("beat %d: 1 to 2^53 - 1", b.Beat)
+	}
+	if b.Held < 0 {
+		return bad("held %d: 0 or more", b.Held)
 	}
 	if !beatInfo.MatchString(b.Info) {
 		return bad("info %q: up to 256 of A-Z a-z 0-9 _ = . , : -", b.Info)

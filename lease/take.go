@@ -24,9 +24,7 @@ func (w *Worker) observing() {
 			}
 		}
 		for _, o := range p.forget {
-			if err := w.store.Forget(ctx, o); err != nil {
-				w.opts.Logger.Warn("a dead worker's row was not removed; trying again", "worker", o, "err", err)
-			}
+			w.remove(ctx, o)
 		}
 		now := w.opts.elapsed()
 		w.mu.Lock()
@@ -74,6 +72,14 @@ func (w *Worker) kill(ctx context.Context, m Mark) bool {
 	return ok
 }
 
+func (w *Worker) remove(ctx context.Context, o Owner) {
+	ctx, cancel := context.WithTimeout(ctx, w.opts.Lease/2)
+	defer cancel()
+	if err := w.store.Forget(ctx, o); err != nil {
+		w.opts.Logger.Warn("a dead worker's row was not removed; trying again", "worker", o, "err", err)
+	}
+}
+
 // gather takes orphans up to this worker's share: its own part of them at once, the others' if they are still orphans the
 // next time.
 func (w *Worker) gather(ctx context.Context) {
@@ -86,10 +92,12 @@ func (w *Worker) gather(ctx context.Context) {
 	if !may {
 		return
 	}
-	list, err := w.store.Orphans(ctx, living, maxOrphans)
+	one, cancel := context.WithTimeout(ctx, w.opts.Lease/2)
+	list, err := w.store.Orphans(one, living, maxOrphans)
 	if err == nil {
-		list, err = w.unowned(ctx, list)
+		list, err = w.unowned(one, list)
 	}
+	cancel()
 	if err != nil {
 		if w.ctx.Err() == nil {
 			w.opts.Logger.Warn("orphans cannot be read; trying again", "err", err)
@@ -277,14 +285,14 @@ func (w *Worker) reconcile(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		w.settle(ctx, doubt[:n], rows, asked, owner)
+		w.settle(doubt[:n], rows, asked, owner)
 		doubt = doubt[n:]
 	}
 	return nil
 }
 
 // settle compares what is held with what is in the store.
-func (w *Worker) settle(ctx context.Context, ids []string, rows []Row, asked map[string]*hold, owner Owner) {
+func (w *Worker) settle(ids []string, rows []Row, asked map[string]*hold, owner Owner) {
 	found := make(map[string]Row, len(rows))
 	for _, r := range rows {
 		found[r.ID] = r
@@ -306,31 +314,28 @@ func (w *Worker) settle(ctx context.Context, ids []string, rows []Row, asked map
 			continue
 		}
 		if mine {
-			w.adopt(ctx, row)
+			w.adopt(row)
 		}
 	}
 }
 
 // adopt goes on with a row that is this worker's though it does not hold it: the answer to its take was lost, or its trust
-// was for a while, or the row changed.
-func (w *Worker) adopt(ctx context.Context, row Row) {
+// was for a while, or the row changed. What it does not run, it gives back.
+func (w *Worker) adopt(row Row) {
 	w.mu.Lock()
-	if w.holds[row.ID] != nil {
-		w.mu.Unlock()
+	defer w.mu.Unlock()
+	if w.holds[row.ID] != nil || w.closing {
 		return
 	}
-	if w.opts.Serve != nil && row.Desired == Started {
-		h := w.newHold(row.ID)
-		if w.begin(h, row) {
-			w.holds[row.ID] = h
-			w.wg.Go(func() { w.serve(h) })
-			w.opts.Observer.Taken(row.ID, Owner{})
-		}
-		w.mu.Unlock()
-		return
-	}
-	w.mu.Unlock()
-	if _, err := w.store.Release(ctx, Release{ID: row.ID, Owner: row.Owner, Fence: row.Fence}); err != nil {
-		w.opts.Logger.Warn("a resource was not released; trying again", "resource", row.ID, "err", err)
+	h := w.newHold(row.ID)
+	switch {
+	case w.opts.Serve == nil || row.Desired != Started:
+		h.row = row
+		w.holds[row.ID] = h
+		w.wg.Go(func() { w.free(h) })
+	case w.begin(h, row):
+		w.holds[row.ID] = h
+		w.wg.Go(func() { w.serve(h) })
+		w.opts.Observer.Taken(row.ID, Owner{})
 	}
 }

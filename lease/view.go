@@ -21,6 +21,7 @@ type view struct {
 	window time.Duration // over which the greatest total counts
 
 	read   bool
+	began  time.Duration // start of the last read
 	last   time.Duration // end of the last read
 	seen   map[string]sighting
 	living []WorkerRow
@@ -51,8 +52,12 @@ func newView(self string, o Options) *view {
 	}
 }
 
-// step takes in one read of all worker rows, from its start to its end.
+// step takes in one read of all worker rows, from its start to its end. One that was overtaken by a later one says nothing
+// more: those who joined in between would not be among the living.
 func (v *view) step(rows []WorkerRow, started, ended time.Duration) (p plan) {
+	if v.read && started < v.began {
+		return plan{}
+	}
 	if v.read {
 		if lost := started - v.last - v.gap; lost > 0 { // this worker was stopped, or the store was away
 			for name, s := range v.seen {
@@ -61,7 +66,7 @@ func (v *view) step(rows []WorkerRow, started, ended time.Duration) (p plan) {
 			}
 		}
 	}
-	v.read, v.last = true, ended
+	v.read, v.began, v.last = true, started, ended
 	before := v.living
 	v.living = nil
 	seen := make(map[string]sighting, len(rows))

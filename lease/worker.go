@@ -41,6 +41,8 @@ type Worker struct {
 	orphans int               // at the last look
 	steady  time.Duration     // since when nothing but gentle moves happened
 	closing bool
+	leaving chan struct{} // closed when closing
+	closed  chan struct{} // closed when Close has ended
 	idle    chan struct{} // closed when closing, and all have returned
 	linger  chan struct{} // closed when not all have, and rows are released one by one
 	written chan struct{} // closed when the last cursors are written
@@ -57,7 +59,7 @@ func New(store Store, opts Options) (*Worker, error) {
 		store: store, opts: o, name: o.Worker,
 		slots: make(chan struct{}, o.Parallel), wake: make(chan struct{}, 1), collect: make(chan struct{}, 1), ask: make(chan struct{}, 1), hurry: make(chan struct{}, 1),
 		holds: map[string]*hold{}, waits: map[string][]*waiter{}, before: map[string]uint64{},
-		trust: trust{length: o.Lease - o.Margin}, idle: make(chan struct{}), linger: make(chan struct{}), written: make(chan struct{}),
+		trust: trust{length: o.Lease - o.Margin}, leaving: make(chan struct{}), closed: make(chan struct{}), idle: make(chan struct{}), linger: make(chan struct{}), written: make(chan struct{}),
 	}
 	if w.name == "" {
 		w.name = uniqueName()

@@ -168,7 +168,10 @@ func testFleet(f *fixture) {
 	if testing.Short() {
 		f.Skip("takes some leases")
 	}
-	const n = 48 // divided by 3 and by 4
+	n, k := 48, 10 // divided by 3 and by 4; and how many are stopped, and how many deleted
+	if f.Pace > 1 {
+		n, k = 24, 5
+	}
 	for i := range n {
 		f.start(fmt.Sprintf("r%02d", i))
 	}
@@ -198,22 +201,22 @@ func testFleet(f *fixture) {
 	})
 	f.ok(fl.workers[1].Close(f.Context()))
 	f.eventually("all are owned after one left", func() bool { return fl.owned() == n && fl.held(0)+fl.held(2)+fl.held(3) == n })
-	for i := range 10 {
+	for i := range k {
 		_, err := f.Store.Put(f.Context(), lease.Put{ID: fmt.Sprintf("r%02d", i), Desired: lease.Stopped})
 		f.ok(err)
-		_, err = f.Peer.Delete(f.Context(), fmt.Sprintf("r%02d", 10+i))
+		_, err = f.Peer.Delete(f.Context(), fmt.Sprintf("r%02d", k+i))
 		f.ok(err)
 	}
-	f.eventually("stopped and deleted ones are let go of", func() bool { return fl.owned() == n-20 })
-	for i := range 10 {
+	f.eventually("stopped and deleted ones are let go of", func() bool { return fl.owned() == n-2*k })
+	for i := range k {
 		f.start(fmt.Sprintf("r%02d", i))
 	}
-	f.eventually("started ones are owned", func() bool { return fl.owned() == n-10 })
+	f.eventually("started ones are owned", func() bool { return fl.owned() == n-k })
 	for _, w := range fl.workers {
 		f.ok(w.Close(f.Context()))
 	}
 	fl.check()
-	for i := 20; i < n; i++ {
+	for i := 2 * k; i < n; i++ {
 		id := fmt.Sprintf("r%02d", i)
 		r := f.get(id)
 		var fence, step uint64
@@ -226,7 +229,7 @@ func testFleet(f *fixture) {
 
 // testHandover: cases/lease 17. Whoever leaves gives all back in one write, but for what hangs.
 func testHandover(f *fixture) {
-	const n = 120
+	n := 120 / max(f.Pace, 1)
 	for i := range n {
 		f.start(fmt.Sprintf("r%03d", i))
 	}

@@ -306,6 +306,8 @@ func testBad(f *fixture) {
 		"worker":     func() error { _, err := f.Store.Join(ctx, lease.Join{Worker: "a b", Token: "t"}); return err },
 		"token":      func() error { _, err := f.Store.Join(ctx, lease.Join{Worker: "a"}); return err },
 		"beat":       func() error { _, err := f.Store.Beat(ctx, lease.Beat{Owner: o}); return err },
+		"cap":        func() error { _, err := f.Store.Join(ctx, lease.Join{Worker: "a", Token: "t", Cap: -1}); return err },
+		"held":       func() error { _, err := f.Store.Beat(ctx, lease.Beat{Owner: o, Beat: 1, Held: -1}); return err },
 		"generation": func() error { return f.Store.Leave(ctx, lease.Owner{Worker: "w"}) },
 		"ids":        func() error { _, err := f.Store.Get(ctx, many); return err },
 		"limit":      func() error { _, _, err := f.Store.List(ctx, "", 0); return err },
