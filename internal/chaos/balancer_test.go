@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -128,8 +129,12 @@ func (n *backend) cut() {
 func (b *balancer) accept() {
 	for {
 		c, err := b.l.Accept()
-		if err != nil {
+		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		if err != nil { // out of files for a moment
+			time.Sleep(10 * time.Millisecond)
+			continue
 		}
 		b.wg.Go(func() { b.serve(c) })
 	}
@@ -172,7 +177,7 @@ func (b *balancer) serve(c net.Conn) {
 func splice(a, b net.Conn) {
 	var wg sync.WaitGroup
 	one := func(to, from net.Conn) {
-		_, err := io.Copy(to, from)
+		_, err := io.Copy(struct{ io.Writer }{to}, struct{ io.Reader }{from}) // not by splice: its pipes are files too
 		if err != nil {
 			a.Close()
 			b.Close()
