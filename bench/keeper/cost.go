@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -65,7 +64,7 @@ type fleet struct {
 	client  *awsdynamodb.Client
 	table   string
 	stores  []*dynamodb.Leases
-	stop    []func()
+	workers []*lease.Worker
 	moving  bool
 	mu      sync.Mutex
 	holding int
@@ -98,19 +97,30 @@ func (f *fleet) held() int {
 	return f.holding
 }
 
-func (f *fleet) start(ctx context.Context, flush time.Duration) {
+func (f *fleet) start(flush time.Duration) error {
 	store, name := dynamodb.NewLeases(f.client, f.table), fmt.Sprintf("w%d", len(f.stores)+1)
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		err := lease.Run(ctx, store, f.serve, lease.Options{Worker: name, Flush: flush})
-		if err != nil && !errors.Is(err, context.Canceled) {
-			fmt.Println("a worker:", err)
-		}
-	}()
+	w, err := lease.New(store, lease.Options{Worker: name, Flush: flush, Serve: f.serve})
+	if err != nil {
+		return err
+	}
 	f.stores = append(f.stores, store)
-	f.stop = append(f.stop, func() { cancel(); <-done })
+	f.workers = append(f.workers, w)
+	return nil
+}
+
+// left is what is known when something is waited for in vain.
+func (f *fleet) left() (text string) {
+	for _, w := range f.workers {
+		text += fmt.Sprintf("\n%s: %+v", w.Name(), w.Stats())
+	}
+	return text
+}
+
+// close stops a worker gracefully.
+func (f *fleet) close(ctx context.Context, i int) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	return f.workers[i].Close(ctx)
 }
 
 func (f *fleet) spent() (u usage) {
@@ -149,15 +159,17 @@ func run(ctx context.Context, client *awsdynamodb.Client, n int, moving bool, fl
 		}
 	}
 	for range 3 {
-		f.start(ctx, flush)
+		if err := f.start(flush); err != nil {
+			return usage{}, usage{}, f, err
+		}
 	}
 	defer func() {
-		for _, stop := range f.stop {
-			stop()
+		for i := range f.workers {
+			_ = f.close(ctx, i)
 		}
 	}()
-	if err := until(ctx, func() bool { return f.held() == n }); err != nil {
-		return usage{}, usage{}, f, fmt.Errorf("%d of %d are held: %w", f.held(), n, err)
+	if err := f.all(ctx, n); err != nil {
+		return usage{}, usage{}, f, err
 	}
 	if !rest(ctx, 30*time.Second) { // shares are even
 		return usage{}, usage{}, f, ctx.Err()
@@ -165,17 +177,31 @@ func run(ctx context.Context, client *awsdynamodb.Client, n int, moving bool, fl
 	before, began := f.spent(), time.Now()
 	rest(ctx, long)
 	steady = f.spent().minus(before).per(time.Since(began))
-	f.start(ctx, flush) // its replacement is there before one goes
+	if err := f.start(flush); err != nil { // its replacement is there before one goes
+		return steady, usage{}, f, err
+	}
 	rest(ctx, 10*time.Second)
 	before, began = f.spent(), time.Now()
-	f.stop[0]()
-	if err := until(ctx, func() bool { return f.held() == n }); err != nil {
+	if err := f.close(ctx, 0); err != nil {
+		return steady, usage{}, f, err
+	}
+	if err := f.all(ctx, n); err != nil {
 		return steady, usage{}, f, err
 	}
 	took := time.Since(began)
 	redeploy = f.spent().minus(before)
 	quiet := usage{steady.requests * took.Seconds(), steady.reads * took.Seconds(), steady.writes * took.Seconds()}
 	return steady, redeploy.minus(quiet), f, nil
+}
+
+// all waits until everything is held.
+func (f *fleet) all(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	if err := until(ctx, func() bool { return f.held() == n }); err != nil {
+		return fmt.Errorf("%d of %d are held: %w%s", f.held(), n, err, f.left())
+	}
+	return nil
 }
 
 func rest(ctx context.Context, d time.Duration) bool {
