@@ -20,7 +20,6 @@ type twin struct {
 	digAt    time.Time
 	full     bool
 	fenced   bool
-	cursor   Position
 	order    int // in which events began to die
 }
 
