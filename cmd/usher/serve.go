@@ -36,8 +36,10 @@ what changed in rooms and certificates without dropping anybody.
 With --origin and --active and no file, one room stands in front of every path of every
 host. For everything else write a file: usher validate --schema describes it.
 
+Several ushers on one Redis are one waiting room: engine: {kind: redis} in the file.
+
 Both listeners are on loopback unless told otherwise. Secrets come from the environment:
-USHER_ADMIN_TOKEN, USHER_KEYS. Without an admin token, one is made
+USHER_ADMIN_TOKEN, USHER_KEYS, USHER_REDIS_PASSWORD. Without an admin token, one is made
 and kept in the data folder.`,
 		Example: `  usher serve --origin http://127.0.0.1:9000 --active 600
   usher serve --origin http://127.0.0.1:9000 --active 600 --rate 1200 --listen 0.0.0.0:8080
