@@ -226,7 +226,7 @@ func TestRoomSentinelFailover(t *testing.T) {
 	count := func() int { mu.Lock(); defer mu.Unlock(); return len(answered) }
 	soon(t, "answers come", func() bool { return count() > 500 })
 	ss.servers[0].kill()
-	at := count() + 500
+	at := count() + 100
 	soon(t, "answers come from the other", func() bool { return count() >= at })
 	stop.Store(true)
 	wg.Wait()
