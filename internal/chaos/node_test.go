@@ -23,11 +23,14 @@ const (
 	serviceToken = "a-service-token-of-the-chaos-tests"
 )
 
+var binaryDir string // "" while no test needed it
+
 var binary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "usher-chaos-")
 	if err != nil {
 		return "", err
 	}
+	binaryDir = dir
 	path := filepath.Join(dir, "usher")
 	cmd := exec.Command("go", "build", "-o", path, "github.com/ushergo/usher/cmd/usher")
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -38,8 +41,8 @@ var binary = sync.OnceValues(func() (string, error) {
 
 // removeBinary is for the end of all tests.
 func removeBinary() {
-	if path, err := binary(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(path))
+	if binaryDir != "" {
+		_ = os.RemoveAll(binaryDir)
 	}
 }
 
