@@ -1,4 +1,4 @@
--- Follows room_step.lua: what operators and the clock do to a room as a whole, and the calls themselves. room/operate.go.
+-- Follows room_ticket.lua: what operators and the clock do to a room as a whole, and the calls themselves. room/operate.go.
 
 local function phase_of(opens, prequeue, closes)
   if closes > 0 and H.at >= closes then return CLOSED end

@@ -21,6 +21,8 @@ var (
 	roomPrelude string
 	//go:embed room_step.lua
 	roomStepSource string
+	//go:embed room_ticket.lua
+	roomTicketSource string
 	//go:embed room_operate.lua
 	roomOperateSource string
 	//go:embed room_delete.lua
@@ -28,7 +30,7 @@ var (
 	//go:embed room_trim.lua
 	roomTrimSource string
 
-	roomCallScript   = rueidis.NewLuaScript(roomPrelude + roomStepSource + roomOperateSource)
+	roomCallScript   = rueidis.NewLuaScript(roomPrelude + roomStepSource + roomTicketSource + roomOperateSource)
 	roomDeleteScript = rueidis.NewLuaScript(roomPrelude + roomDeleteSource)
 	roomTrimScript   = rueidis.NewLuaScript(roomPrelude + roomTrimSource)
 	roomReadScript   = rueidis.NewLuaScript("return {redis.call('GET', KEYS[1]), redis.call('HGETALL', string.sub(KEYS[1], 1, -2) .. 'text'), redis.call('ZRANGE', string.sub(KEYS[1], 1, -2) .. 'held', 0, -1, 'WITHSCORES')}")
@@ -304,7 +306,7 @@ var roomErrors = []error{
 	room.ErrIDTaken, fmt.Errorf("%w: an enter needs a new id, a scheduled opening a seed of 32 bytes", room.ErrBadCommand), room.ErrNotFound,
 }
 
-// view reads what room_step.lua's view packs.
+// view reads what room_ticket.lua's view packs.
 func (r *roomReply) view(s string) room.Result {
 	micros := func(at int) time.Duration { return time.Duration(roomDouble(s[at:])) * time.Microsecond }
 	v := room.View{
