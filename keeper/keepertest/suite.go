@@ -152,9 +152,9 @@ func faithful(t *testing.T, f Fixture) {
 
 func many(t *testing.T, f Fixture) {
 	var batches []keeper.Batch
-	for i := range 40 {
+	for i := range 30 {
 		b := keeper.Batch{Connection: fmt.Sprintf("c%03d", i), Fence: uint64(i + 1)}
-		for n := range int64(30) {
+		for n := range int64(15) {
 			b.Messages = append(b.Messages, keeper.Message{Seq: n + 1, At: time.Now(), Data: []byte("x")})
 		}
 		batches = append(batches, b)
@@ -165,14 +165,14 @@ func many(t *testing.T, f Fixture) {
 			t.Fatalf("answers %v", ok)
 		}
 	}
-	if n := len(f.Rows(t)); n != 40*30 {
-		t.Fatalf("%d rows, want %d", n, 40*30)
+	if n := len(f.Rows(t)); n != 30*15 {
+		t.Fatalf("%d rows, want %d", n, 30*15)
 	}
 }
 
 // owners lets a zombie and its successor write at the same time.
 func owners(t *testing.T, f Fixture) {
-	const n = 60
+	const n = 40
 	var wg sync.WaitGroup
 	accepted := make([][]bool, 3)
 	for fence := uint64(1); fence <= 2; fence++ {
@@ -206,7 +206,7 @@ func owners(t *testing.T, f Fixture) {
 
 func cut(t *testing.T, f Fixture) {
 	var list []int64
-	for i := range int64(30) {
+	for i := range int64(20) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rand.IntN(3000))*time.Microsecond)
 		_, _ = f.Sink.Store(ctx, []keeper.Batch{batch("a", 1, 2*i+1, 2*i+2)})
 		cancel()
