@@ -3,22 +3,19 @@
 package browsertest
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ushergo/usher/engine/memory"
+	"github.com/ushergo/usher/internal/nodetest"
 	"github.com/ushergo/usher/room"
 	"github.com/ushergo/usher/token"
 	"github.com/ushergo/usher/web"
@@ -26,38 +23,13 @@ import (
 
 const adminToken = "an-admin-token-of-tests"
 
-// need skips, with the reason, where tooling is absent; under USHER_TEST_ALL=1 absence is a failure.
+// need skips where tooling is absent.
 func need(t *testing.T, browser bool) {
 	t.Helper()
-	lack := func(what string) {
-		t.Helper()
-		if os.Getenv("USHER_TEST_ALL") == "1" {
-			t.Fatal(what)
-		}
-		t.Skip(what)
-	}
-	if testing.Short() {
-		t.Skip("these tests are not short")
-	}
-	if _, err := exec.LookPath("node"); err != nil {
-		lack("node is not installed")
-	}
-	if _, err := os.Stat("node_modules/@stomp/stompjs"); err != nil {
-		lack("run npm ci in push/browsertest")
-	}
-	if _, err := os.Stat(chromium()); browser && err != nil {
-		lack("chromium is not installed (apt-get install chromium), or name it in USHER_CHROMIUM")
-	}
+	nodetest.Need(t, browser, "@stomp/stompjs", "playwright-core")
 }
 
-func chromium() string {
-	if c := os.Getenv("USHER_CHROMIUM"); c != "" {
-		return c
-	}
-	return "/usr/bin/chromium"
-}
-
-// site is a whole usher on fixed ports, that can be killed and come back.
+// site is a whole usher that can be killed and come back, on another port: its old one may be somebody else's by then.
 type site struct {
 	t      *testing.T
 	dir    string
@@ -157,19 +129,14 @@ func (s *site) kill() {
 	_ = s.engine.Close()
 }
 
-// back starts again on the same port and data.
+// back starts again on the same data.
 func (s *site) back() {
 	s.t.Helper()
-	var l net.Listener
-	var err error
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		if l, err = net.Listen("tcp", s.addr); err == nil {
-			break
-		}
-		if time.Now().After(end) {
-			s.t.Fatal(err)
-		}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		s.t.Fatal(err)
 	}
+	s.addr = l.Addr().String()
 	s.up(l)
 }
 
@@ -210,80 +177,44 @@ func (s *site) say() {
 	}
 }
 
-// node runs a script; each line of its output is a check, or a wish that on fulfils or asked answers.
+// node runs a script, whose wishes on fulfils or asked answers.
 func node(t *testing.T, on map[string]func(), asked map[string]func() string, args ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "node", args...)
-	cmd.Env = append(os.Environ(), "USHER_CHROMIUM="+chromium())
-	var stderr strings.Builder
-	cmd.Stderr = &stderr
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	n := 0
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		var r struct {
-			Name, Error, Do string
+	nodetest.Run(t, nodetest.Script{Args: args, Limit: 6 * time.Minute, Wish: func(do string) string {
+		f, ask := on[do], asked[do]
+		switch {
+		case f != nil:
+			f()
+		case ask != nil:
+			return ask()
+		default:
+			t.Errorf("%s wishes for %q, which nobody knows", args[0], do)
 		}
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			t.Errorf("%s: %q", args[0], lines.Text())
-			continue
-		}
-		if r.Do != "" {
-			if f := on[r.Do]; f != nil {
-				f()
-			}
-			answer := "{}"
-			if f := asked[r.Do]; f != nil {
-				answer = f()
-			}
-			_, _ = in.Write([]byte(answer + "\n"))
-			continue
-		}
-		n++
-		t.Run(r.Name, func(t *testing.T) {
-			if r.Error != "" {
-				t.Error(r.Error)
-			}
-		})
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("%s: %v\n%s", args[0], err, stderr.String())
-	}
-	if n == 0 {
-		t.Errorf("%s checked nothing\n%s", args[0], stderr.String())
-	}
+		return "{}"
+	}})
 }
+
+// grace of the STOMP client's room: a heart-beat each 5 s, and time for a slow machine to connect whom it has let enter.
+const grace = 20 * time.Second
 
 func TestStompJS(t *testing.T) { // cases/push 20, 21
 	need(t, false)
 	t.Parallel()
-	s := start(t, 8*time.Second)
+	s := start(t, grace)
 	node(t, map[string]func(){"free": s.free}, nil, "stomp-node.mjs", "http://"+s.addr, s.admin.URL, adminToken)
 }
 
 func TestStompJSInChromium(t *testing.T) { // cases/push 18, 20, 21
 	need(t, true)
 	t.Parallel()
-	s := start(t, 8*time.Second)
+	s := start(t, grace)
 	node(t, map[string]func(){"free": s.free}, nil, "stomp-chromium.mjs", "http://"+s.addr, s.admin.URL, adminToken)
 }
 
 // wishes are what the scripts may want of a site behind a proxy.
 func (s *site) wishes(p *proxy) (map[string]func(), map[string]func() string) {
 	return map[string]func(){
-			"free": s.widen, "kill": s.kill, "back": s.back, "news": s.say,
+			"free": s.widen, "kill": s.kill, "back": func() { s.back(); p.lead(s.addr) }, "news": s.say,
 			"all":           func() { p.set("", false) },
 			"no ws":         func() { p.set("/v1/stomp", false) },
 			"no sse":        func() { p.set("/v1/stomp /events", false) },
@@ -294,13 +225,15 @@ func (s *site) wishes(p *proxy) (map[string]func(), map[string]func() string) {
 			"conns": func() string {
 				req, _ := http.NewRequest("GET", s.admin.URL+"/admin/v1/nodes", nil)
 				req.Header.Set("Authorization", "Bearer "+adminToken)
-				resp, err := http.DefaultClient.Do(req)
+				resp, err := (&http.Client{Timeout: 20 * time.Second}).Do(req)
 				if err != nil {
 					return "{}"
 				}
 				defer resp.Body.Close()
 				var doc struct{ Nodes []struct{ Streams int } }
-				_ = json.NewDecoder(resp.Body).Decode(&doc)
+				if err := json.NewDecoder(resp.Body).Decode(&doc); err != nil || len(doc.Nodes) == 0 {
+					return "{}"
+				}
 				return fmt.Sprintf(`{"conns":%d}`, doc.Nodes[0].Streams)
 			},
 		}
@@ -310,7 +243,7 @@ func (s *site) wishes(p *proxy) (map[string]func(), map[string]func() string) {
 func script(t *testing.T, name string) {
 	need(t, true)
 	t.Parallel()
-	s := start(t, time.Minute)
+	s := start(t, 5*time.Minute)
 	p := between(t, s.addr)
 	on, asked := s.wishes(p)
 	node(t, on, asked, name, "http://"+p.addr)

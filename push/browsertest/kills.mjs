@@ -25,7 +25,7 @@ await check('the waiting page outlives three kills with its place, is not loaded
   assert(await p.evaluate(() => window.mark) === 1 && loads === 1, 'it was loaded again');
   assert((await c.cookies()).find((k) => k.name.startsWith('usher-')).value === cookie, 'another ticket');
   await wish('free');
-  await p.waitForURL('**/health/live', { timeout: 60000 });
+  await p.waitForURL('**/health/live');
 });
 
 await end();

@@ -7,6 +7,18 @@ export const out = (name, error = '') => console.log(JSON.stringify({ Name: name
 export const sleep = (ms) => new Promise((r) => setTimeout(r, ms));
 export function assert(ok, text) { if (!ok) throw new Error(text); }
 
+// Each step has WAIT, each check CHECK: more than a slow machine needs, and less than the test's own limit, so that what
+// hangs is named.
+const WAIT = 90000;
+const CHECK = 180000;
+
+// within is a deadline for what might never end, as when a renderer is lost.
+export function within(promise, what, ms = WAIT) {
+  let timer;
+  const late = new Promise((_, fail) => { timer = setTimeout(() => fail(new Error('not within ' + ms / 1000 + ' s: ' + what)), ms); });
+  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
+}
+
 const done = [];
 const waits = [];
 let lines = null;
@@ -16,29 +28,46 @@ export async function wish(what) {
     lines.on('line', (l) => { const w = waits.shift(); if (w) w(l); else done.push(l); });
   }
   console.log(JSON.stringify({ Do: what }));
-  return done.shift() || new Promise((r) => waits.push(r));
+  return done.shift() || within(new Promise((r) => waits.push(r)), 'the wish "' + what + '"');
 }
 
-export const launch = () => chromium.launch({ executablePath: process.env.USHER_CHROMIUM, args: ['--no-sandbox'] });
-
 let browser = null;
+let now = 'nothing yet';
+export async function launch() {
+  browser = await chromium.launch({
+    executablePath: process.env.USHER_CHROMIUM, timeout: 180000, handleSIGTERM: false,
+    args: ['--no-sandbox', '--disable-gpu', '--no-first-run', '--disable-background-networking', '--disable-component-update', '--disable-sync'],
+  });
+  return browser;
+}
+process.on('SIGTERM', async () => { // the test has waited long enough
+  console.error('ended in: ' + now);
+  if (browser) await within(browser.close(), 'closing', 10000).catch(() => {});
+  process.exit(1);
+});
+
 export async function check(name, f) {
   if (process.env.USHER_ONLY && !name.includes(process.env.USHER_ONLY)) return;
-  browser = browser || await launch();
-  const context = await browser.newContext();
-  try { await f(context); out(name); } catch (e) {
-    const seen = await Promise.all(context.pages().map((p) => p.evaluate(() => JSON.stringify((window.got || []).filter((m) => m.type !== 'stats').slice(-12))).catch(() => '')));
+  now = name;
+  let context = null;
+  try {
+    browser = browser || await launch();
+    context = await within(browser.newContext(), 'a browser context');
+    context.setDefaultTimeout(WAIT);
+    await within(f(context), 'the check', CHECK);
+    out(name);
+  } catch (e) {
+    const seen = await Promise.all((context ? context.pages() : []).map((p) => within(p.evaluate(() => location.pathname + ' ' + document.body.innerText.slice(0, 200) +
+      ' ' + JSON.stringify((window.got || []).filter((m) => m.type !== 'stats').slice(-12))), 'the page', 10000).catch((x) => x.message)));
     out(name, e.stack + '\nseen: ' + seen.join('\n'));
   }
-  await soon(context.close());
+  if (context) await within(context.close(), 'closing', 20000).catch(() => {});
   await wish('all');
 }
 export async function end() {
-  if (browser) await soon(browser.close());
+  if (browser) await within(browser.close(), 'closing', 20000).catch(() => {});
   process.exit(0);
 }
-// A lost renderer may never close.
-const soon = (p) => Promise.race([p, sleep(20000)]).catch(() => {});
 
 // tab opens a page that follows a ticket of its browser; events gather in window.got, sockets in page.sockets.
 export async function tab(context, options = {}, before) {
@@ -60,7 +89,7 @@ export async function tab(context, options = {}, before) {
   }, options);
   return page;
 }
-export const until = (page, f, arg) => page.waitForFunction(f, arg, { timeout: 90000, polling: 50 });
+export const until = (page, f, arg) => page.waitForFunction(f, arg, { timeout: WAIT, polling: 50 });
 export const over = (page, name) => until(page, (n) => (window.got.filter((m) => m.type === 'transport').pop() || {}).name === n, name);
 export const has = (page, type) => until(page, (t) => window.got.some((m) => m.type === t), type);
 export const count = (page, type) => page.evaluate((t) => window.got.filter((m) => m.type === t).length, type);
@@ -68,8 +97,8 @@ export const more = (page, type, than) => until(page, ([t, n]) => window.got.fil
 
 // eventually polls what the test's side knows.
 export async function eventually(what, f) {
-  for (const end = Date.now() + 90000; ; await sleep(50)) {
-    const v = await f();
+  for (const end = Date.now() + WAIT; ; await sleep(50)) {
+    const v = await within(f(), what);
     if (v) return v;
     if (Date.now() > end) throw new Error('never: ' + what);
   }

@@ -183,13 +183,13 @@ func idleBehindNginx(t *testing.T, grace, timeout string, idle time.Duration) { 
 	defer poll.Body.Close()
 }
 
-// Scaled: nginx has 6 s of patience instead of 60, the room's grace makes beats of 1.5 s instead of 15.
+// Scaled: nginx has 10 s of patience instead of 60, the room's grace makes beats of 3 s instead of 15.
 func TestIdleBehindNginx(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts usher and nginx, and waits")
 	}
 	t.Parallel()
-	idleBehindNginx(t, "6s", "6s", 15*time.Second)
+	idleBehindNginx(t, "12s", "10s", 22*time.Second)
 }
 
 func TestSoakIdleBehindNginx(t *testing.T) {

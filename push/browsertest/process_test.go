@@ -24,28 +24,28 @@ import (
 )
 
 // binary is usher itself, built once for all tests.
-var binary = sync.OnceValues(func() (string, error) {
+var binary = sync.OnceValues(func() (bin string, err error) {
+	defer func() { built = bin }()
 	dir, err := os.MkdirTemp("", "usher-push-")
 	if err != nil {
 		return "", err
 	}
-	bin := filepath.Join(dir, "usher")
+	bin = filepath.Join(dir, "usher")
 	out, err := exec.Command("go", "build", "-o", bin, "../../cmd/usher").CombinedOutput()
 	if err != nil {
-		return "", fmt.Errorf("%w\n%s", err, out)
+		return bin, fmt.Errorf("%w\n%s", err, out)
 	}
 	return bin, nil
 })
+
+var built string // by binary, to be removed
 
 func TestMain(m *testing.M) {
 	flag.Parse()
 	_ = flag.Set("test.parallel", "8") // they wait more than they work
 	code := m.Run()
-	if testing.Short() { // then nothing was built
-		os.Exit(code)
-	}
-	if bin, err := binary(); err == nil {
-		_ = os.RemoveAll(filepath.Dir(bin))
+	if built != "" {
+		_ = os.RemoveAll(filepath.Dir(built))
 	}
 	os.Exit(code)
 }
@@ -127,7 +127,7 @@ func (p *process) start() {
 		p.public = p.public[strings.LastIndex(p.public, "/")+1:]
 	case <-ended:
 		p.t.Fatalf("usher ended:\n%s", p.log.String())
-	case <-time.After(30 * time.Second):
+	case <-time.After(2 * time.Minute):
 		p.t.Fatalf("usher did not come up:\n%s", p.log.String())
 	}
 }
@@ -195,7 +195,7 @@ type line struct {
 }
 
 func follow(dial func() (net.Conn, error), v visit) (*line, error) {
-	d := ws.Dialer{Protocols: []string{"v12.stomp"}, Timeout: 20 * time.Second, NetDial: func(context.Context, string, string) (net.Conn, error) { return dial() }}
+	d := ws.Dialer{Protocols: []string{"v12.stomp"}, Timeout: time.Minute, NetDial: func(context.Context, string, string) (net.Conn, error) { return dial() }}
 	nc, br, _, err := d.Dial(context.Background(), "ws://usher.test/v1/stomp")
 	if err != nil {
 		return nil, err
@@ -213,7 +213,7 @@ func follow(dial func() (net.Conn, error), v visit) (*line, error) {
 		return nil, err
 	}
 	for {
-		f, _, err := l.next(20 * time.Second)
+		f, _, err := l.next(time.Minute)
 		if err != nil {
 			nc.Close()
 			return nil, err
@@ -259,7 +259,7 @@ func TestTheOrderOfAStop(t *testing.T) { // cases/push 15
 		t.Skip("starts usher itself")
 	}
 	t.Parallel()
-	u := run(t, "grace: 5m", "node: {drain: 24s}") // 4 s between ready and the rest
+	u := run(t, "grace: 5m", "node: {drain: 60s}") // 10 s between ready and the rest
 	dial := func() (net.Conn, error) { return net.Dial("tcp", u.public) }
 	u.enter()
 	const n = 20
@@ -299,7 +299,7 @@ func TestTheOrderOfAStop(t *testing.T) { // cases/push 15
 	for i, l := range lines {
 		soon := ""
 		for {
-			b, code, err := l.next(30 * time.Second)
+			b, code, err := l.next(90 * time.Second)
 			if err != nil {
 				t.Fatalf("connection %d of %d was cut: %v", i, len(lines), err)
 			}
@@ -332,7 +332,7 @@ func TestTheOrderOfAStop(t *testing.T) { // cases/push 15
 	}
 	select {
 	case <-u.ended:
-	case <-time.After(40 * time.Second):
+	case <-time.After(90 * time.Second):
 		t.Fatal("the process does not end")
 	}
 	if code := u.cmd.ProcessState.ExitCode(); code != 0 {
@@ -342,7 +342,7 @@ func TestTheOrderOfAStop(t *testing.T) { // cases/push 15
 
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(90 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("never: " + what)
 		}

@@ -1,6 +1,7 @@
 // usher.js in a real Chromium: tabs that share, hide, sleep, and are put away.
-import { check, end, wish, tab, over, has, until, count, more, eventually, conns, connsAre, assert, hideable, hide, cached } from './lib.mjs';
+import { check, end, wish, tab, over, has, until, count, more, eventually, connsAre, assert, hideable, hide, cached, pause } from './lib.mjs';
 
+const still = async (page) => { await page.clock.install(); await hideable(page); };
 const leads = (p) => until(p, () => line.leads);
 const sent = (p, socket, what) => p.sockets[socket].sent.filter((f) => f.includes(what));
 
@@ -9,13 +10,15 @@ await check('two tabs share one connection, and the second leads when the first 
   await has(a, 'rank');
   const b = await tab(c);
   await has(b, 'rank'); // from the first
-  assert(await a.evaluate(() => line.leads) && !await b.evaluate(() => line.leads), 'leaders');
-  assert(await conns() === 1, 'more than one connection');
-  const ranks = await count(b, 'rank');
-  await a.close();
-  await leads(b);
-  await over(b, 'ws');
-  await more(b, 'rank', ranks); // by its own connection
+  await connsAre(1);
+  // The first leads, unless it was too slow to say so in time.
+  const [one, other] = await a.evaluate(() => line.leads) ? [a, b] : [b, a];
+  assert(!await other.evaluate(() => line.leads), 'both lead');
+  const ranks = await count(other, 'rank');
+  await one.close();
+  await leads(other);
+  await over(other, 'ws');
+  await more(other, 'rank', ranks); // by its own connection
 });
 
 await check('a leader that nobody looks at gives way to a tab that is looked at', async (c) => {
@@ -53,8 +56,9 @@ await check('without locks, as on plain http, each tab has its own connection', 
 });
 
 await check('hidden, its place comes seldom; seen again, at once', async (c) => {
-  const p = await tab(c, {}, hideable);
+  const p = await tab(c, {}, still);
   await has(p, 'rank');
+  await pause(p); // or a slow answer would count as none
   assert(sent(p, 0, 'hidden:1').length === 0, 'hidden from the start');
   await hide(p, true);
   await eventually('told', () => sent(p, 0, 'hidden:1').length === 1);
@@ -115,18 +119,20 @@ for (const [how, act] of [
     await act(p);
     await more(p, 'transport', 1);
     await more(p, 'rank', ranks);
-    assert(p.sockets.length === 2, p.sockets.length + ' sockets');
+    assert(p.sockets.length > 1, 'it is the same socket');
   });
 }
 
 await check('a socket that lives is left alone by all of these', async (c) => {
-  const p = await tab(c, {}, hideable);
+  const p = await tab(c, {}, still);
   await has(p, 'rank');
+  await pause(p);
   await hide(p, true);
   await hide(p, false);
   await p.evaluate(() => window.dispatchEvent(new Event('online')));
-  await eventually('answered', () => p.sockets[0].got.some((f) => f.includes('RECEIPT')));
-  await p.waitForTimeout(3500); // past the time in which it must answer
+  await eventually('answered', () => p.sockets[0].got.filter((f) => f.includes('RECEIPT')).length === 2);
+  await p.clock.runFor(3500); // past the time in which it must answer
+  await p.evaluate(() => 0);
   assert(p.sockets.length === 1, p.sockets.length + ' sockets');
 });
 

@@ -105,7 +105,7 @@ const RUNGS = {ws, sse, poll};
 function climb(o, tell) {
 	const key = 'usher:rung:' + o.room, ears = new AbortController();
 	let rung = Math.max(0, o.from.indexOf(keep(key))), conn = null, cursor = '', fails = 0, win = 2000, closed = false;
-	let last = 0, tick = now(), linked, timer, probing, steady;
+	let last = 0, tick = now(), mute, linked, timer, probing, steady;
 	const link = (state) => { if (linked !== state) tell({type: 'link', state: linked = state}); };
 
 	// A probe leaves the present connection alone until it works.
@@ -125,6 +125,7 @@ function climb(o, tell) {
 			window(ms) { win = Math.min(Math.max(ms, 500), 12e4); },
 			byte() {
 				last = now();
+				mute = false;
 				guard = later(guard, () => down({}), o.quiet);
 				if (live) link('ok');
 			},
@@ -184,10 +185,11 @@ function climb(o, tell) {
 	// The machine slept, or somebody looks: is it still alive?
 	function wake() {
 		if (!conn) return again(rand(0, 500));
-		const c = conn, before = last;
+		const c = conn;
 		if (!c.ping) return linked !== 'ok' || now() - last > o.quiet ? redo() : 0;
+		mute = true;
 		c.ping();
-		setTimeout(() => { if (conn === c && last === before) redo(); }, 3000);
+		setTimeout(() => { if (conn === c && mute) redo(); }, 3000);
 	}
 	const watch = setInterval(() => {
 		const gap = now() - tick;
