@@ -22,10 +22,14 @@ import (
 	"github.com/ushergo/usher/config"
 )
 
-// TestMain lets the test binary be usher itself, for tests of the process.
+// TestMain lets the test binary be usher itself, or a NATS server, for tests of processes.
 func TestMain(m *testing.M) {
 	if os.Getenv("USHER_TEST_AS_MAIN") == "1" {
 		main()
+		return
+	}
+	if dir := os.Getenv("USHER_TEST_NATS"); dir != "" {
+		serveNATS(dir)
 		return
 	}
 	os.Exit(m.Run())
