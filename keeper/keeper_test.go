@@ -2,8 +2,11 @@ package keeper_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -264,6 +267,32 @@ func TestEgressIsAskedAtTheDial(t *testing.T) {
 	if n := w.up.Open(); n != 0 {
 		t.Fatal("dialled")
 	}
+}
+
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	up := &keepertest.Upstream{Rate: 100, Drop: time.Second}
+	w := newWorld(t, up)
+	srv := httptest.NewTLSServer(up)
+	t.Cleanup(func() {
+		up.Close()
+		srv.CloseClientConnections()
+		srv.Close()
+	})
+	url := "wss" + strings.TrimPrefix(srv.URL, "https")
+	w.put("a", spec(url+"/a"))
+	strange := w.start("w1", keeper.Options{}, lease.Options{})
+	until(t, "an unknown certificate is refused", func() bool {
+		st := strange.Status()
+		return len(st) == 1 && strings.Contains(st[0].Err, "certificate")
+	})
+	strange.stop()
+	roots := x509.NewCertPool()
+	roots.AddCert(srv.Certificate())
+	k := w.start("w2", keeper.Options{TLS: &tls.Config{RootCAs: roots}}, lease.Options{})
+	until(t, "it drops, and goes on", func() bool { return k.Stats().Losses > 0 && w.sink.Len("a") > 50 })
+	w.settle("a")
+	k.stop()
 }
 
 func TestHandshakeThatHangs(t *testing.T) {
