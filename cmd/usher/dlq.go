@@ -32,7 +32,7 @@ that a relay's sink did not take. It is kept for 14 days (dead_letters.retain).`
   usher dlq export bookings > letters.jsonl
   usher dlq drop bookings premiere/1.42`)
 	df.register(cmd)
-	cmd.PersistentFlags().StringVar(&df.state, "state", "", "folder or redis:// address that an usher relay keeps its state in, instead of an admin API")
+	cmd.PersistentFlags().StringVar(&df.state, "state", "", "folder, redis:// or dynamodb:// address that an usher relay keeps its state in, instead of an admin API")
 	cmd.AddCommand(newDLQListCmd(&df), newDLQShowCmd(&df), newDLQRedriveCmd(&df.adminFlags), newDLQDropCmd(&df), newDLQExportCmd(&df))
 	return cmd
 }

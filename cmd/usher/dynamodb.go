@@ -1,11 +1,18 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/url"
 
 	"github.com/spf13/cobra"
 
+	"github.com/ushergo/usher/cmd/usher/internal/relays"
 	"github.com/ushergo/usher/engine/dynamodb"
+	"github.com/ushergo/usher/lease"
+	"github.com/ushergo/usher/relay/sqs"
 )
 
 func newDynamoDBCmd() *cobra.Command {
@@ -55,4 +62,33 @@ deploy/terraform makes the same.`,
 	flags.Int64Var(&opts.Read, "read-capacity", 0, "provisioned read capacity of each table and the index (default on demand)")
 	flags.Int64Var(&opts.Write, "write-capacity", 0, "provisioned write capacity of each table and the index (default on demand)")
 	return cmd
+}
+
+// dynamoState keeps leases and cursors in a table of DynamoDB, and dead letters in a queue of SQS.
+func dynamoState(state string, opts *relays.Options) error {
+	u, err := url.Parse(state)
+	if err != nil {
+		u = new(url.URL)
+	}
+	q := u.Query()
+	settings := dynamodb.Settings{Region: q.Get("region"), Endpoint: q.Get("endpoint")}
+	queue := q.Get("dlq")
+	for _, known := range []string{"region", "endpoint", "dlq"} {
+		q.Del(known)
+	}
+	if u.Host == "" || u.Path != "" || queue == "" || len(q) > 0 {
+		return &usageError{errors.New("--state: write dynamodb://TABLE?region=eu-central-1&dlq=QUEUE-URL: a table, and the URL of an SQS queue for dead letters")}
+	}
+	ctx := context.Background() // nothing is connected to yet
+	client, err := dynamodb.Client(ctx, settings)
+	if err != nil {
+		return fmt.Errorf("--state: %w", err)
+	}
+	if opts.Dead, err = sqs.OpenDeadLetters(ctx, sqs.Options{Queue: queue, Region: settings.Region}); err != nil {
+		return fmt.Errorf("--state: dlq: %w", err)
+	}
+	opts.Leases = func(context.Context, string) (lease.Store, io.Closer, error) {
+		return dynamodb.NewLeases(client, u.Host), nil, nil
+	}
+	return nil
 }

@@ -42,8 +42,8 @@ func newRelayCmd() *cobra.Command {
 		Short: "Carry every event of a source to a sink",
 		Long: `relay does in a process of its own what a relay: section does inside usher serve: at least
 once, in order by key, with a cursor and dead letters that it keeps in --state. Several
-processes with one --state on Redis and one --id share the work and take over from each
-other; a folder is for one process.
+processes with one --state on Redis or DynamoDB and one --id share the work and take over
+from each other; a folder is for one process.
 
   --from  usher://host:port/ROOM         a room of a running usher, by its admin API (no room: all)
           redis://host:6379/0?stream=KEY&key=FIELD
@@ -55,6 +55,12 @@ other; a folder is for one process.
           postgres://…?table=NAME, mysql://…, sqlite:PATH
           kafka://broker:9092/topic, nats://host:4222/SUBJECT, sqs+https://QUEUE-URL
           kinesis://STREAM?region=eu-central-1
+
+  --state ./relay-state                  a folder
+          redis://host:6379/1
+          dynamodb://TABLE?region=eu-central-1&dlq=QUEUE-URL
+                                         a table of usher dynamodb create, for this relay alone;
+                                         dead letters go to the SQS queue
 
 The admin token comes from USHER_ADMIN_TOKEN. Its dead letters are looked at by usher dlq
 with the same --state, and brought back by the same usher relay with --redrive.`,
@@ -76,7 +82,7 @@ with the same --state, and brought back by the same usher relay with --redrive.`
 	flags.StringVar(&f.from, "from", "", "address of the source (required)")
 	flags.StringVar(&f.to, "to", "", "address of the sink (required)")
 	flags.StringVar(&f.id, "id", "relay", "name of the relay, which its cursor and dead letters belong to")
-	flags.StringVar(&f.state, "state", "./usher-relay", "folder, or redis:// address, of cursors, leases and dead letters")
+	flags.StringVar(&f.state, "state", "./usher-relay", "folder, redis:// or dynamodb:// address of cursors, leases and dead letters")
 	flags.StringVar(&f.start, "start", "oldest", "where it begins the first time: oldest, newest, or a time (RFC 3339)")
 	flags.StringVar(&f.onGap, "on-gap", "stop", "stop or continue, when the source no longer has what was not read")
 	flags.StringSliceVar(&f.events, "events", nil, "types of events to carry (default all)")
@@ -163,6 +169,9 @@ func (f *relayFlags) stateName() string {
 
 // openState opens what cursors, leases and dead letters are kept in.
 func openState(state string, opts *relays.Options, log *slog.Logger) (closer func(), err error) {
+	if strings.HasPrefix(state, "dynamodb:") {
+		return func() {}, dynamoState(state, opts)
+	}
 	if strings.HasPrefix(state, "redis://") || strings.HasPrefix(state, "rediss://") {
 		opt, err := rueidis.ParseURL(state)
 		if err != nil {
