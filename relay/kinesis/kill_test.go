@@ -192,8 +192,11 @@ func begin(t *testing.T, c consumer) *child {
 			ch.kill()
 		}
 		if t.Failed() {
-			b := ch.log.Bytes()
-			t.Logf("%s", b[max(len(b)-4000, 0):])
+			for line := range strings.Lines(ch.log.String()) {
+				if !strings.Contains(line, "are listed") && !strings.Contains(line, "partitions cannot") {
+					t.Log(line)
+				}
+			}
 		}
 	})
 	return ch
@@ -222,6 +225,16 @@ func TestKilledConsumers(t *testing.T) {
 	if _, err := dynamodb.Create(t.Context(), client, table, dynamodb.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		rows, _, err := dynamodb.NewLeases(client, table).List(context.Background(), "", lease.MaxList)
+		t.Logf("%d rows, %v", len(rows), err)
+		for _, row := range rows {
+			t.Logf("%+v", row)
+		}
+	})
 	var end relaytest.Sink
 	conf := consumer{Stream: w.options(), Leases: tables.URL, Table: table, Receive: receiver(t, &end)}
 	heal := w.hurt()
