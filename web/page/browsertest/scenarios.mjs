@@ -1,6 +1,6 @@
 // A visitor's day, in a real browser: node scenarios.mjs BASE [FILTER]. Each scenario has a room and a browser context
 // of its own. Everything that the page's Content-Security-Policy or script trips over fails the scenario.
-import {launch, report, until, check} from './browser.mjs';
+import {launch, context, report, until, check, within, during, close, finish} from './browser.mjs';
 
 const [base, filter] = process.argv.slice(2);
 const scenarios = [];
@@ -14,11 +14,11 @@ function scenario(name, options, run) {
 async function open(browser, options) {
   const {initial, init, lang, rung, ...rest} = options;
   const id = 'room' + (++rooms);
-  const context = await browser.newContext({viewport: {width: 360, height: 740}, locale: lang || 'en-US', ...rest});
+  const ctx = await context(browser, {viewport: {width: 360, height: 740}, locale: lang || 'en-US', ...rest});
   // The rung that the page found to work, so that it need not climb down to it first; '' lets it find one.
   const known = rung === undefined ? (initial && initial.sse ? 'sse' : 'poll') : rung;
-  if (known) await context.addInitScript(([k, v]) => { try { if (!sessionStorage.getItem(k)) sessionStorage.setItem(k, v); } catch (e) { /* none */ } }, ['usher:rung:' + id, known]);
-  const page = await context.newPage();
+  if (known) await ctx.addInitScript(([k, v]) => { try { if (!sessionStorage.getItem(k)) sessionStorage.setItem(k, v); } catch (e) { /* none */ } }, ['usher:rung:' + id, known]);
+  const page = await within('a page', ctx.newPage());
   const faults = [];
   page.on('pageerror', (e) => faults.push(String(e)));
   page.on('console', (m) => {
@@ -27,12 +27,12 @@ async function open(browser, options) {
   const requests = [];
   page.on('request', (r) => { if (!r.url().startsWith('data:')) requests.push(r.method() + ' ' + r.url().slice(base.length)); });
   const call = async (path, body) => {
-    const r = await fetch(base + '/-/' + id + path, body === undefined ? {} : {method: 'POST', body: JSON.stringify(body)});
+    const r = await fetch(base + '/-/' + id + path, {signal: AbortSignal.timeout(30000), ...body !== undefined && {method: 'POST', body: JSON.stringify(body)}});
     check(r.ok, 'control ' + path + ': ' + r.status);
     return path === '' ? r.json() : null;
   };
   const s = {
-    id, context, page, faults, requests,
+    id, context: ctx, page, faults, requests,
     url: base + '/wait/' + id + '?next=/inside/' + id,
     set: (v) => call('', v),
     get: () => call(''),
@@ -148,7 +148,7 @@ scenario('the stream dies and is refused: polling goes on (push 19)', {initial: 
   await s.set({sse: false});
   await s.cut();
   await s.set({place: 90});
-  await s.isText('place', '90', 60000);
+  await s.isText('place', '90');
   await s.set({place: 80});
   await s.isText('place', '80');
   check(await s.state() === 'waiting' && (await s.get()).pages === 1, 'no reload');
@@ -157,7 +157,7 @@ scenario('the stream dies and is refused: polling goes on (push 19)', {initial: 
 scenario('neither WebSocket nor stream: it finds that polling works', {rung: '', initial: {sse: false}}, async (s) => {
   await s.page.goto(s.url);
   await s.set({place: 10});
-  await s.isText('place', '10', 60000);
+  await s.isText('place', '10');
   await s.isText('livetext', 'Updates by itself');
   check(await s.page.evaluate((k) => sessionStorage.getItem(k), 'usher:rung:' + s.id) === 'poll', 'remembered');
 });
@@ -167,7 +167,7 @@ scenario('many tabs of one browser: each loads, few hold a stream, all are told'
   const tabs = [s.page];
   for (let i = 0; i < 8; i++) {
     const tab = await s.context.newPage();
-    await tab.goto(s.url, {timeout: 60000});
+    await tab.goto(s.url);
     tabs.push(tab);
   }
   await until('streams', async () => (await s.get()).streams >= 1);
@@ -192,10 +192,10 @@ scenario('server away and back: place kept, no reload', async (s) => {
   await s.set({fail: 503});
   await until('words', async () => /not answering/.test(await s.text('livetext')));
   await s.set({fail: 0, drop: true});
-  await until('words', async () => /interrupted/.test(await s.text('livetext')), 40000);
+  await until('words', async () => /interrupted/.test(await s.text('livetext')));
   check(await s.text('place') === '1,000', 'place is shown on');
   await s.set({drop: false, place: 900});
-  await s.isText('place', '900', 60000);
+  await s.isText('place', '900');
   await s.isText('livetext', 'Updates by itself');
   const r = await s.get();
   check(r.pages === 1 && r.issued === 1, 'no reload: ' + JSON.stringify(r));
@@ -545,34 +545,29 @@ scenario('the real back/forward cache brings the page back alive', {
 
 const browser = await launch();
 const queue = scenarios.filter((s) => !filter || s.name.includes(filter));
-// within is a deadline for what might never end, as when a renderer is lost.
-function within(what, promise, ms) {
-  let timer;
-  const late = new Promise((_, fail) => { timer = setTimeout(() => fail(new Error(what + ' took over ' + ms + ' ms')), ms); });
-  return Promise.race([promise, late]).finally(() => clearTimeout(timer));
-}
-
 async function worker() {
   for (let sc = queue.shift(); sc; sc = queue.shift()) {
     const began = Date.now();
     let s, ours;
     try {
       const {clock, own, ...options} = sc.options;
-      if (own) ours = await launch(own);
-      s = await open(ours || browser, options);
-      if (clock) await s.page.clock.install();
-      const note = await within('the scenario', sc.run(s), 180000);
+      const run = async () => {
+        if (own) ours = await launch(own);
+        s = await open(ours || browser, options);
+        if (clock) await s.page.clock.install();
+        return sc.run(s);
+      };
+      const note = await during(sc.name, () => within('the scenario', run(), 180000));
       check(s.faults.length === 0, 'the page complained: ' + s.faults.join('\n'));
       report(sc.name, null, (Date.now() - began) + ' ms ' + (note || ''));
     } catch (e) {
       if (s) e.message += '\nstate ' + JSON.stringify(await s.get().catch(() => ({}))) + '\nfaults ' + s.faults.join('\n') + '\nrequests ' + s.requests.slice(-8).join(', ');
       report(sc.name, e);
     } finally {
-      if (s) await within('closing', s.context.close(), 20000).catch(() => {});
-      if (ours) await within('closing', ours.close(), 20000).catch(() => {});
+      if (s) await close(s.context);
+      if (ours) await close(ours);
     }
   }
 }
 await Promise.all([worker(), worker(), worker(), worker()]);
-await within('closing', browser.close(), 20000).catch(() => {});
-process.exit(0);
+await finish();
