@@ -30,7 +30,8 @@ var (
 	//go:embed room_trim.lua
 	roomTrimSource string
 
-	roomCallScript   = rueidis.NewLuaScript(roomPrelude + roomStepSource + roomTicketSource + roomOperateSource)
+	roomCallSource   = roomPrelude + roomStepSource + roomTicketSource + roomOperateSource
+	roomCallScript   = rueidis.NewLuaScript(roomCallSource)
 	roomDeleteScript = rueidis.NewLuaScript(roomPrelude + roomDeleteSource)
 	roomTrimScript   = rueidis.NewLuaScript(roomPrelude + roomTrimSource)
 	roomReadScript   = rueidis.NewLuaScript("return {redis.call('GET', KEYS[1]), redis.call('HGETALL', string.sub(KEYS[1], 1, -2) .. 'text'), redis.call('ZRANGE', string.sub(KEYS[1], 1, -2) .. 'held', 0, -1, 'WITHSCORES')}")

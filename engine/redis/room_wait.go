@@ -17,7 +17,7 @@ import (
 const replicaWait = time.Second
 
 var roomCallSHA = func() string {
-	sum := sha1.Sum([]byte(roomPrelude + roomStepSource + roomOperateSource))
+	sum := sha1.Sum([]byte(roomCallSource))
 	return hex.EncodeToString(sum[:])
 }()
 
@@ -32,7 +32,7 @@ func (s *Rooms) exec(ctx context.Context, key string, args []string) (rueidis.Re
 	defer release()
 	res := c.Do(ctx, c.B().Evalsha().Sha1(roomCallSHA).Numkeys(1).Key(key).Arg(args...).Build())
 	if err, ok := rueidis.IsRedisErr(res.Error()); ok && strings.HasPrefix(err.Error(), "NOSCRIPT") {
-		res = c.Do(ctx, c.B().Eval().Script(roomPrelude+roomStepSource+roomOperateSource).Numkeys(1).Key(key).Arg(args...).Build())
+		res = c.Do(ctx, c.B().Eval().Script(roomCallSource).Numkeys(1).Key(key).Arg(args...).Build())
 	}
 	if res.Error() != nil {
 		return res, nil
