@@ -59,6 +59,7 @@ func TestStatusOfWaitersAsksNoStore(t *testing.T) {
 			refs = append(refs, v.Ref)
 		}
 		const rounds = 10
+		time.Sleep(500 * time.Millisecond) // from here on half a second off the moments at which signs of life are sent
 		for range rounds { // a hundred seconds of polling: more than three times the grace
 			time.Sleep(10 * time.Second)
 			if _, err := r.Renew(ctx, refs[0]); err != nil {
@@ -82,12 +83,12 @@ func TestStatusOfWaitersAsksNoStore(t *testing.T) {
 		if _, err := r.Status(ctx, refs[5]); err != nil {
 			t.Errorf("nothing has failed yet: %v", err)
 		}
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(time.Second)
 		if _, err := r.Status(ctx, refs[5]); !errors.Is(err, room.ErrUnavailable) {
 			t.Errorf("%v", err)
 		}
 		store.fail.Store(false)
-		time.Sleep(1500 * time.Millisecond)
+		time.Sleep(time.Second)
 		before := store.ops[room.OpStatus].Load()
 		if _, err := r.Status(ctx, refs[5]); err != nil || store.ops[room.OpStatus].Load() != before {
 			t.Errorf("%v, or the store was asked again", err)
