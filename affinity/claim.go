@@ -19,6 +19,7 @@ func (o *Owner[S]) claim(ctx context.Context, key string) (*session[S], error) {
 		o.mu.Lock()
 		o.building--
 		o.mu.Unlock()
+		o.builds.Done()
 	}()
 	for range 3 {
 		token := o.token(key)
@@ -74,6 +75,7 @@ func (o *Owner[S]) reserve() error {
 		return ErrCapacity
 	}
 	o.building++
+	o.builds.Add(1)
 	return nil
 }
 

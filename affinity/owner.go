@@ -23,6 +23,8 @@ type Owner[S any] struct {
 	wg   sync.WaitGroup
 	away sync.WaitGroup // clean-ups
 
+	builds sync.WaitGroup // claims and builds under way
+
 	mu       sync.Mutex
 	sessions map[string]*session[S]
 	tokens   map[string]string // claims whose answer was lost
@@ -191,6 +193,8 @@ func (o *Owner[S]) retireIf(key string, gen uint64, why error, unused bool) {
 	}
 	delete(o.sessions, key)
 	o.ended(why)
+	o.away.Add(1) // before Close can think that all are done
+	defer o.away.Done()
 	o.mu.Unlock()
 	s.cancel(why)
 	if o.opts.Observer != nil {
@@ -301,7 +305,8 @@ func (o *Owner[S]) retireAll(why error) int {
 	return len(keys)
 }
 
-// Close ends all sessions, gives their rows back side by side and departs. It waits for Close of each session.
+// Close ends all sessions, gives their rows back side by side and departs. It waits for Close of each session, and for builds
+// that are under way, whose context ends: for BuildFor at most.
 func (o *Owner[S]) Close() error {
 	o.mu.Lock()
 	if errors.Is(context.Cause(o.ctx), ErrClosed) {
@@ -312,11 +317,27 @@ func (o *Owner[S]) Close() error {
 	o.stop(ErrClosed)
 	o.wg.Wait()
 	o.retireAll(ErrClosed)
+	o.awaitBuilds()
 	o.away.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), o.opts.CallTimeout)
 	defer cancel()
 	_, err := o.store.Announce(ctx, Announce{Space: o.opts.Space, Owner: o.id})
 	return unavailable(err)
+}
+
+// awaitBuilds waits for those who reserved a place before the owner was stopped; their sessions are retired at once.
+func (o *Owner[S]) awaitBuilds() {
+	o.mu.Lock() // whoever reserves from here on is refused
+	built := make(chan struct{})
+	go func() { o.builds.Wait(); close(built) }()
+	o.mu.Unlock()
+	late := time.NewTimer(o.opts.BuildFor)
+	defer late.Stop()
+	select {
+	case <-built:
+	case <-late.C:
+		o.opts.Logger.Error("a build goes on though its context has ended; its session will not be closed here", "space", o.opts.Space)
+	}
 }
 
 // Attach runs f beside those who use the session, without its lock: for sockets and streams that only watch. A session is

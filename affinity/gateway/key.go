@@ -120,18 +120,17 @@ func segment(pattern, path string) string {
 }
 
 func fieldOf(doc []byte, path string) (string, error) {
+	for name := range strings.SplitSeq(path, ".") {
+		var err error
+		if doc, err = member(doc, name); err != nil {
+			return "", err
+		}
+	}
 	var v any
 	dec := json.NewDecoder(bytes.NewReader(doc))
 	dec.UseNumber()
 	if dec.Decode(&v) != nil {
 		return "", errNoKey
-	}
-	for name := range strings.SplitSeq(path, ".") {
-		m, ok := v.(map[string]any)
-		if !ok {
-			return "", errNoKey
-		}
-		v = m[name]
 	}
 	switch v := v.(type) {
 	case string:
@@ -142,6 +141,34 @@ func fieldOf(doc []byte, path string) (string, error) {
 		return v.String(), nil
 	}
 	return "", errNoKey
+}
+
+// member is the value of an object's field. One that is there twice is refused: readers differ in which they take.
+func member(doc []byte, name string) (value json.RawMessage, err error) {
+	dec := json.NewDecoder(bytes.NewReader(doc))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return nil, errNoKey
+	}
+	for dec.More() {
+		t, err := dec.Token()
+		if err != nil {
+			return nil, errNoKey
+		}
+		var v json.RawMessage
+		if dec.Decode(&v) != nil {
+			return nil, errNoKey
+		}
+		if t == name && value != nil {
+			return nil, errTwoKeys
+		}
+		if t == name {
+			value = v
+		}
+	}
+	if _, err := dec.Token(); err != nil || value == nil {
+		return nil, errNoKey
+	}
+	return value, nil
 }
 
 // keep reads a body that may have to be sent again: one of known length within the bound, or any within it when all says

@@ -144,6 +144,12 @@ func (g *Gateway) instances(ctx context.Context) []affinity.Instance {
 		g.listing.Lock()
 	}
 	defer g.listing.Unlock()
+	g.mu.Lock()
+	list, age = g.list, time.Since(g.listed)
+	g.mu.Unlock()
+	if age < time.Second { // somebody has asked
+		return list
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), g.opts.CallTimeout)
 	defer cancel()
 	began := time.Now()
@@ -154,6 +160,9 @@ func (g *Gateway) instances(ctx context.Context) []affinity.Instance {
 	if err == nil {
 		g.recount(got, began)
 		g.list = got
+	}
+	if g.list == nil {
+		g.list = []affinity.Instance{} // which is known: nobody waits for the next one
 	}
 	return g.list
 }
