@@ -234,7 +234,7 @@ type line struct {
 
 func (c *client) next() (line, bool) {
 	c.t.Helper()
-	c.nc.SetReadDeadline(time.Now().Add(20 * time.Second))
+	c.nc.SetReadDeadline(time.Now().Add(60 * time.Second))
 	text, err := c.br.ReadString('\n')
 	if err != nil {
 		var ne net.Error
@@ -277,7 +277,7 @@ func (c *client) until(topic string) line {
 // eventually waits for what other goroutines do.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(60 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
 		if ok() {
 			return
 		}

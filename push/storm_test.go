@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ushergo/usher/push"
@@ -157,7 +159,7 @@ func TestDrain(t *testing.T) { // cases/push 15
 		s.put(id(i), waiting(i+1))
 		clients = append(clients, join(t, h, s, l, i, nil))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	done := make(chan error, 1)
 	start := time.Now()
@@ -230,27 +232,36 @@ func TestPingFlood(t *testing.T) { // cases/push 8
 }
 
 func TestSilentPeerIsCut(t *testing.T) { // cases/push 5
-	o := quick()
-	o.SilentAfter = 150 * time.Millisecond
-	h, s := build(t, o)
-	s.beat = 30 * time.Millisecond
-	s.put(id(1), waiting(1))
-	if _, err := h.Accept(""); err != nil {
-		t.Fatal(err)
-	}
-	server, peer := pair(t, listen(t))
-	defer peer.Close()
-	conn, err := h.Attach(s.room, ticket(1), waiting(1), s.room.Head(), push.Peer{Conn: server, Codec: lines{}, All: true, Pings: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := &client{t, conn, peer, newReader(peer)}
-	for range 10 { // who answers stays, however long
-		c.until("beat")
-		conn.Heard()
-	}
-	eventually(t, "noted as present", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.heard[id(1)] > 0 })
-	if m := c.until("close"); m.text != "close 4010 0" {
-		t.Error(m.text)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := push.New(push.Options{SilentAfter: time.Minute})
+		defer h.Close()
+		s := &source{standing: map[push.ID]push.Standing{id(1): waiting(1)}, heard: map[push.ID]int{}, beat: 15 * time.Second, stats: push.Stats{State: "open"}}
+		s.room = h.Room("r", func(r *push.Room) (push.Source, push.Cursor) { s.room = r; return s, push.Cursor{Epoch: 1} })
+		if _, err := h.Accept(""); err != nil {
+			t.Fatal(err)
+		}
+		server, peer := net.Pipe()
+		defer peer.Close()
+		conn, err := h.Attach(s.room, ticket(1), waiting(1), s.room.Head(), push.Peer{Conn: server, Codec: lines{}, All: true, Pings: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &client{t, conn, peer, newReader(peer)}
+		for range 10 { // who answers stays, however long
+			c.until("beat")
+			conn.Heard()
+		}
+		last := time.Now()
+		s.mu.Lock()
+		if s.heard[id(1)] == 0 {
+			t.Error("not noted as present")
+		}
+		s.mu.Unlock()
+		if m := c.until("close"); m.text != "close 4010 0" {
+			t.Error(m.text)
+		}
+		if took := time.Since(last); took < time.Minute || took > 80*time.Second {
+			t.Errorf("cut after %v of silence, not after a minute", took)
+		}
+	})
 }

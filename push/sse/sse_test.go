@@ -95,7 +95,7 @@ type stream struct {
 
 func open(t *testing.T, s *httptest.Server, last string) *stream {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	t.Cleanup(cancel)
 	req, _ := http.NewRequestWithContext(ctx, "GET", s.URL, nil)
 	if last != "" {
@@ -156,7 +156,7 @@ func TestStream(t *testing.T) {
 			if _, err := e.br.ReadString(0); err == nil {
 				t.Error("it went on")
 			}
-			for end := time.Now().Add(20 * time.Second); hub.Conns() > 0; time.Sleep(2 * time.Millisecond) {
+			for end := time.Now().Add(60 * time.Second); hub.Conns() > 0; time.Sleep(2 * time.Millisecond) {
 				if time.Now().After(end) {
 					t.Fatalf("%d connections left", hub.Conns())
 				}
@@ -193,7 +193,9 @@ func TestDrain(t *testing.T) { // cases/push 15
 			e := open(t, s, "")
 			e.until("rank")
 			done := make(chan error, 1)
-			go func() { done <- hub.Drain(t.Context(), 100) }()
+			ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+			defer cancel()
+			go func() { done <- hub.Drain(ctx, 100) }()
 			if seen := e.until("RECONNECT_SOON"); !strings.Contains(seen, "retry: ") {
 				t.Errorf("%q", seen)
 			}
