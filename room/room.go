@@ -381,6 +381,9 @@ func (r *Room) dress(res Result) Visit {
 		v.Place = place
 		v.Waiting = max(v.Waiting, place) // see Mirror.Place
 	}
+	if v.State == Waiting && !v.Created && r.mirror.Cursor.Before(res.Cursor) {
+		v.At = min(v.At, r.mirror.At) // the place is as of then: who was told a newer one by another node must not see it rise
+	}
 	r.mu.RUnlock()
 	if v.Place > 0 {
 		r.mu.Lock() // the pace moves on with the time

@@ -60,7 +60,7 @@ func TestStatusOfWaitersAsksNoStore(t *testing.T) {
 		}
 		const rounds = 10
 		time.Sleep(500 * time.Millisecond) // from here on half a second off the moments at which signs of life are sent
-		for range rounds { // a hundred seconds of polling: more than three times the grace
+		for range rounds {                 // a hundred seconds of polling: more than three times the grace
 			time.Sleep(10 * time.Second)
 			if _, err := r.Renew(ctx, refs[0]); err != nil {
 				t.Fatal(err)
