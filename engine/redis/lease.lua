@@ -120,6 +120,13 @@ end
 
 local function answer(r) return {r.id, r.desired, r.url, r.spec, r.rev, r.owner, r.fence, r.cursor} end
 
+-- sound looks at all that a change of a row may write beside it, before anything is written: no half of it is done.
+local function sound(...)
+  kind(ids, 'zset')
+  kind(owners, 'set')
+  for _, owner in ipairs({...}) do kind(base .. ':of:' .. owner, 'set') end
+end
+
 -- file and unfile keep the started rows of each owner together.
 local function file(r)
   if r.desired ~= 'started' then return end
@@ -136,8 +143,8 @@ end
 if op == 'put' then -- id, desired, url, spec, cursor, if absent
   local id, desired, url, spec = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
   local r = row(id)
+  sound(r and r.owner or NOBODY)
   if not r then
-    kind(ids, 'zset')
     r = {id = id, desired = desired, url = url, spec = spec, rev = '1', owner = NOBODY, fence = call('HGET', base, 'floor') or '0', cursor = ARGV[6]}
     call('HSET', base, 'v', '1')
     call('ZADD', ids, 0, id)
@@ -157,6 +164,7 @@ end
 if op == 'delete' then -- id
   local r = row(ARGV[2])
   if not r then return '0' end
+  sound(r.owner)
   if tonumber(r.fence) > tonumber(call('HGET', base, 'floor') or '0') then call('HSET', base, 'v', '1', 'floor', r.fence) end
   unfile(r)
   call('DEL', rowKey(r.id))
@@ -185,9 +193,13 @@ if op == 'list' then -- after, limit
   return rows
 end
 
-if op == 'owners' then return call('SMEMBERS', owners) end
+if op == 'owners' then
+  kind(owners, 'set')
+  return call('SMEMBERS', owners)
+end
 
 if op == 'of' then -- owner, cursor, count
+  sound(ARGV[2])
   local out = call('SSCAN', base .. ':of:' .. ARGV[2], ARGV[3], 'COUNT', ARGV[4])
   local list = {out[1]}
   for _, id in ipairs(out[2]) do
@@ -205,6 +217,7 @@ if op == 'take' then -- id, from, fence, to
   if not r then return {'0'} end
   if r.owner == to and tonumber(r.fence) > tonumber(fence) then return {'1', answer(r)} end
   if r.owner ~= from or r.fence ~= fence or r.desired ~= 'started' then return {'0', answer(r)} end
+  sound(from, to)
   unfile(r)
   r.owner, r.fence = to, fmt(draw(tonumber(r.fence)))
   call('HSET', rowKey(r.id), 'owner', to, 'fence', r.fence)
@@ -215,6 +228,7 @@ end
 if op == 'release' then -- id, owner, fence, stop
   local r = row(ARGV[2])
   if not r or r.owner ~= ARGV[3] or r.fence ~= ARGV[4] then return '0' end
+  sound(r.owner, NOBODY)
   unfile(r)
   r.owner = NOBODY
   if ARGV[5] == '1' and r.desired == 'started' then

@@ -210,4 +210,53 @@ func TestLeasesRefuseWhatIsNotTheirs(t *testing.T) {
 	if err := put(); err != nil {
 		t.Error(err)
 	}
+	// what a change would have to write beside the row is looked at before: no half of it is done
+	o := lease.Owner{Worker: "w", Generation: 1}
+	fresh := func() error {
+		_, err := s.Put(t.Context(), lease.Put{ID: "fresh", Desired: lease.Started})
+		return err
+	}
+	take := func() error { _, err := s.Take(t.Context(), lease.Take{ID: "k", To: o}); return err }
+	remove := func() error { _, err := s.Delete(t.Context(), "k"); return err }
+	orphans := func() error { _, err := s.Orphans(t.Context(), nil, 10); return err }
+	list := func() (ids []string) {
+		t.Helper()
+		bs, err := s.Orphans(t.Context(), nil, 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range bs {
+			ids = append(ids, b.ID)
+		}
+		return ids
+	}
+	for _, tc := range []struct {
+		key string
+		ask []func() error
+	}{
+		{"usher:lease:{s}:owners", []func() error{fresh, take, remove, orphans}},
+		{"usher:lease:{s}:of:-", []func() error{fresh, take, remove, orphans}},
+		{"usher:lease:{s}:of:w#1", []func() error{take}},
+		{"usher:lease:{s}:ids", []func() error{fresh, remove}},
+	} {
+		do("COPY", tc.key, "usher:lease:{s}:saved")
+		do("SET", tc.key, "x")
+		for i, ask := range tc.ask {
+			if err := ask(); !errors.Is(err, lease.ErrForeign) || !strings.Contains(err.Error(), tc.key) {
+				t.Errorf("%s, %d: %v", tc.key, i, err)
+			}
+		}
+		do("DEL", tc.key)
+		do("COPY", "usher:lease:{s}:saved", tc.key)
+		do("DEL", "usher:lease:{s}:saved")
+		if ids := list(); len(ids) != 1 || ids[0] != "k" {
+			t.Errorf("%s: after the mend %q are nobody's, want k alone", tc.key, ids)
+		}
+	}
+	if err := fresh(); err != nil {
+		t.Error(err)
+	}
+	if ids := list(); len(ids) != 2 {
+		t.Errorf("%q are nobody's, want two", ids)
+	}
 }
