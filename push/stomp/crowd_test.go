@@ -84,7 +84,7 @@ func openHall(t *testing.T, o push.Options) (*push.Hub, *hall, string) {
 // attend is a client of a number. from is the address that it dials from; "" is any.
 func attend(addr, from string, n int) (net.Conn, *bufio.Reader, error) {
 	d := ws.Dialer{Protocols: []string{"v12.stomp"}, NetDial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		nd := net.Dialer{Timeout: 30 * time.Second}
+		nd := net.Dialer{Timeout: time.Minute}
 		if from != "" {
 			nd.LocalAddr = &net.TCPAddr{IP: net.ParseIP(from)}
 		}
@@ -221,7 +221,11 @@ func TestStoppedProcessesHoldUpNobody(t *testing.T) { // cases/push 1, 2
 	for i := range processes {
 		crowds = append(crowds, startCrowd(t, addr, i*each, each))
 	}
-	eventually(t, func() bool { return hub.Conns() == processes*each })
+	for end := time.Now().Add(4 * time.Minute); hub.Conns() < processes*each; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d clients connected", hub.Conns(), processes*each)
+		}
+	}
 
 	round := 0
 	long := strings.Repeat("x", 16<<10) // what is said in all rounds does not fit into a stopped one's buffers
@@ -245,7 +249,7 @@ func TestStoppedProcessesHoldUpNobody(t *testing.T) { // cases/push 1, 2
 							t.Fatalf("round %d: process %d has round %d from %d", round, i, r.Round, len(r.Micros))
 						}
 						all = append(all, r.Micros...)
-					case <-time.After(time.Minute):
+					case <-time.After(2 * time.Minute):
 						t.Fatalf("round %d never reached all of process %d", round, i)
 					}
 					break
