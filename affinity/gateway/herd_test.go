@@ -43,11 +43,14 @@ func TestNobodyQueuesForTheList(t *testing.T) {
 			g.mu.Lock()
 			g.listed = time.Time{} // a second has passed
 			g.mu.Unlock()
-			var all sync.WaitGroup
+			var all, begun sync.WaitGroup
 			for range 50 {
-				all.Go(func() { g.instances(t.Context()) })
+				begun.Add(1)
+				all.Go(func() { begun.Done(); g.instances(t.Context()) })
 			}
 			<-d.entered
+			begun.Wait()
+			time.Sleep(20 * time.Millisecond) // most of them are waiting by now: with fewer the test sees less
 			done := make(chan struct{})
 			go func() { all.Wait(); close(done) }()
 			for waiting := true; waiting; {
