@@ -71,8 +71,9 @@ type hold struct {
 	lock   bool // somebody's Lock, not a function
 
 	running bool
-	left    bool   // returned, and waits to be given back with the others
-	cursor  string // set; row.Cursor is what the store has
+	left    bool          // returned, and waits to be given back with the others
+	cursor  string        // set; row.Cursor is what the store has
+	writing chan struct{} // closed when the cursor that is being written is; nil: none is
 }
 
 func (w *Worker) newHold(id string) *hold {
@@ -227,13 +228,31 @@ func (w *Worker) flush(ctx context.Context, hs []*hold) error {
 	var cs []Cursor
 	var of []*hold
 	w.mu.Lock()
+	for busy := anyWriting(hs); busy != nil; busy = anyWriting(hs) {
+		w.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		w.mu.Lock()
+	}
+	written := make(chan struct{})
 	for _, h := range hs {
 		if h.running && h.cursor != h.row.Cursor {
 			cs = append(cs, Cursor{h.row.ID, h.row.Owner, h.row.Fence, h.cursor})
-			of = append(of, h)
+			of, h.writing = append(of, h), written
 		}
 	}
 	w.mu.Unlock()
+	defer func(of []*hold) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, h := range of {
+			h.writing = nil
+		}
+		close(written)
+	}(of)
 	var lost error
 	for len(cs) > 0 {
 		n := min(MaxBatch, len(cs))
@@ -254,4 +273,15 @@ func (w *Worker) flush(ctx context.Context, hs []*hold) error {
 		cs, of = cs[n:], of[n:]
 	}
 	return lost
+}
+
+// anyWriting finds one whose cursor is being written: two writes of one row may overtake each other, and the older cursor
+// would stay.
+func anyWriting(hs []*hold) chan struct{} {
+	for _, h := range hs {
+		if h.writing != nil {
+			return h.writing
+		}
+	}
+	return nil
 }
