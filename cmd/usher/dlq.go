@@ -9,6 +9,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -52,6 +54,9 @@ type letters interface {
 // open reaches the letters that the flags mean.
 func (f *dlqFlags) open() (l letters, closer func(), err error) {
 	if f.state != "" {
+		if _, err := os.Stat(f.state); err != nil && !strings.Contains(f.state, "://") {
+			return nil, nil, fmt.Errorf("--state: %w; name the folder that usher relay was given", err)
+		}
 		var opts relays.Options
 		closer, err := openState(f.state, &opts, slog.New(slog.DiscardHandler))
 		return opts.Dead, closer, err
