@@ -31,6 +31,7 @@ let lastAt = Date.parse(d.at) || 0;
 let spoken = 0;
 let goTimer = 0;
 let retryTimer = 0;
+let openingTimer = 0;
 let clockTimer = 0;
 let tries = 0;
 let busy = false;
@@ -78,7 +79,7 @@ function take(b) {
 }
 
 function room(b) {
-  if (b.opens_at) opensAt = Date.parse(b.opens_at);
+  opening(b);
   if (typeof b.message === 'string' && b.message !== m.message) {
     m.message = b.message;
     if (b.message) view.say(fill(text['say.message'], {message: b.message}), true);
@@ -87,6 +88,28 @@ function room(b) {
   if (!rs || !HELD[m.state]) return;
   const early = rs === 'prequeue' || rs === 'not_open' || rs === 'scheduled';
   m.state = early ? 'prequeue' : rs === 'paused' ? 'paused' : 'waiting';
+}
+
+// opening reads when the room opens, null where nothing is planned any more. The prequeue moves with it.
+function opening(b) {
+  if (b.opens_at === undefined) return;
+  const at = Date.parse(b.opens_at || '');
+  entersAt += at - opensAt;
+  opensAt = at;
+}
+
+// The news do not tell that an operator moved the opening. The public document does: before a draw it is read about once
+// a minute, and once the countdown has run out without the doors opening.
+function watchOpening() {
+  if (openingTimer || d.preview || m.state !== 'prequeue') return;
+  const left = opensAt - now();
+  openingTimer = setTimeout(async function () {
+    const r = m.state === 'prequeue' ? await call('GET', '/now') : {};
+    openingTimer = 0;
+    if (m.state !== 'prequeue') return;
+    if (r.status === 200) opening(r.body);
+    draw();
+  }, left > 0 && left < 60000 ? left + rand(5000, 15000) : rand(45000, 75000));
 }
 
 function status(b) {
@@ -142,6 +165,7 @@ function draw() {
       view.tick(m);
     }, 1000);
   }
+  watchOpening();
   const said = view.render(m);
   if (m.state === 'waiting' && m.place > 0 && m.place !== spoken) {
     if (spoken) view.say(fill(text['say.place'], {place: said.place, eta: said.eta}));
@@ -298,7 +322,7 @@ async function enter() {
   busy = false;
   tries++;
   d.retry_s = r.retryMs / 1000;
-  if (r.body.opens_at) opensAt = Date.parse(r.body.opens_at);
+  opening(r.body);
   if (r.body.enters_at) entersAt = Date.parse(r.body.enters_at);
   const code = r.body.code;
   if (r.status === 200 || r.status === 202) {

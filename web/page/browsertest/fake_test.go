@@ -203,9 +203,6 @@ func (r *room) doc(id string) map[string]any {
 	if len(r.ETA) == 2 {
 		m["eta"] = map[string]any{"low_s": r.ETA[0], "high_s": r.ETA[1], "basis": "measured"}
 	}
-	if r.opensAt != nil {
-		m["opens_at"] = r.opensAt
-	}
 	return m
 }
 
@@ -244,7 +241,7 @@ func (f *fake) api(w http.ResponseWriter, q *http.Request) {
 	}
 	switch what {
 	case "GET now":
-		answer(w, 200, map[string]any{"room_state": r.Room, "waiting": r.Waiting, "message": r.Message, "at": r.now()})
+		answer(w, 200, map[string]any{"room_state": r.Room, "waiting": r.Waiting, "message": r.Message, "opens_at": r.opensAt, "at": r.now()})
 		return
 	case "POST enter":
 		f.enter(w, q, r)

@@ -444,6 +444,28 @@ scenario('the draw: countdown by the server\'s clock, then a place', {initial: {
   await s.isState('waiting');
 });
 
+scenario('the draw is put off, and put off for good: the countdown follows', {initial: {room_state: 'prequeue', place: null, opens_in_ms: 90000}, clock: true}, async (s) => {
+  await s.page.goto(s.url);
+  await s.isState('prequeue');
+  check(/^00:0[01]:\d\d$/.test(await s.text('countdown')), await s.text('countdown'));
+  await s.set({opens_in_ms: 7200000});
+  await until('the new countdown', async () => { await clocked(s, 20000); return /^0[12]:/.test(await s.text('countdown')); });
+  await s.set({opens_in_ms: -1}); // the countdown has run out: it asks again then, too
+  await until('no countdown', async () => { await clocked(s, 20000); return /^00:00:00$|^$/.test(await s.text('countdown')); });
+  const n = s.requests.filter((r) => r.endsWith('/now')).length;
+  await until('asking on', async () => { await clocked(s, 20000); return s.requests.filter((r) => r.endsWith('/now')).length > n; });
+  check((await s.get()).pages === 1, 'no reload');
+});
+
+scenario('too early, and the opening is moved: the countdown follows', {initial: {view: 'not_open', opens_in_ms: 6000000, enters_in_ms: 5700000, refuse: '403 room_not_open'}, clock: true}, async (s) => {
+  await s.page.goto(s.url);
+  await s.isState('not_open');
+  check(/^01:3\d:\d\d$/.test(await s.text('countdown')), await s.text('countdown'));
+  await s.set({room_state: 'not_open', opens_in_ms: 20000000});
+  await until('the new countdown', async () => { await clocked(s, 20000); return /^05:/.test(await s.text('countdown')); });
+  check((await s.get()).enters === 0, 'it entered');
+});
+
 scenario('too early: enters by itself when the prequeue opens', {initial: {view: 'not_open', opens_in_ms: 600000, enters_in_ms: 300000, refuse: '403 room_not_open'}, clock: true}, async (s) => {
   await s.page.goto(s.url);
   await s.isState('not_open');
