@@ -82,8 +82,21 @@ func (r *Relay) setPaused(ctx context.Context, paused bool) error {
 	if err != nil {
 		return err
 	}
+	if err := r.align(ctx, m, rows); err != nil {
+		return err
+	}
+	r.wake()
+	if !paused {
+		r.resumeGaps(m)
+	}
+	return nil
+}
+
+// align has every partition that is not at its end carried, or none while the relay is paused. A row may say otherwise when
+// two writes met: of a pause and a node that found a partition, or of a partition's end and an older cursor that came late.
+func (r *Relay) align(ctx context.Context, m marker, rows map[string]lease.Row) error {
 	desired := lease.Started
-	if paused {
+	if m.Paused {
 		desired = lease.Stopped
 	}
 	for id, row := range rows {
@@ -93,10 +106,6 @@ func (r *Relay) setPaused(ctx context.Context, paused bool) error {
 		if _, err := r.o.Leases.Put(ctx, lease.Put{ID: id, Desired: desired, URL: row.URL, Spec: row.Spec}); err != nil {
 			return err
 		}
-	}
-	r.wake()
-	if !paused {
-		r.resumeGaps(m)
 	}
 	return nil
 }

@@ -202,12 +202,15 @@ func (r *Relay) discovering(ctx context.Context) {
 }
 
 func (r *Relay) discover(ctx context.Context) error {
-	m, err := r.state.marker(ctx)
+	rows, err := r.state.rows(ctx)
 	if err != nil {
 		return err
 	}
-	rows, err := r.state.rows(ctx)
+	m, err := r.state.marker(ctx) // behind the rows, as Pause writes it before them
 	if err != nil {
+		return err
+	}
+	if err := r.align(ctx, m, rows); err != nil {
 		return err
 	}
 	list, err := r.o.Source.Partitions(ctx)

@@ -89,7 +89,7 @@ func (l *load) put(n int) {
 // audit waits until all are there, and looks at order and doubles.
 func (l *load) audit(t *testing.T, end *relaytest.Sink) {
 	t.Helper()
-	deadline := time.Now().Add(3 * time.Minute)
+	deadline := time.Now().Add(90 * time.Second)
 	for distinct(end.Taken()) < len(l.want) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of %d events: %v", distinct(end.Taken()), len(l.want), relaytest.Audit(l.want, end.Taken()))
