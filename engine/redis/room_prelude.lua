@@ -7,7 +7,13 @@
 -- keys are of, 8 9 10 new ids, requests and order keys of enters that present no ticket, 11… other commands, packed.
 --
 -- Numbers are doubles, exact below 2^53: room time and times are µs. Positions, seqs and ticks are far below.
-local call, pack, unpack_, sub, byte, rep, floor = redis.call, struct.pack, struct.unpack, string.sub, string.byte, string.rep, math.floor
+--
+-- A closure costs Lua 5.1 one step for each captured local that was declared after the one it captures: so functions are
+-- fields of F, there are few locals, and the ones that all use are declared last. room_load.go puts in the numbers: of
+-- constants, and of the head's fields, which is an array (H.seq is H[13]).
+local events, first_n, moves, draw_no, removed, living, bulk_ended, bulk_sessions, clock -- of this call; see below
+local orders, draws, cuts, replid, H = {}, {}, {}, '', {}
+local pack, unpack_, sub, byte, rep, floor, call, F = struct.pack, struct.unpack, string.sub, string.byte, string.rep, math.floor, redis.call, {}
 local BASE = sub(KEYS[1], 1, -2)
 local LAYOUT, CHUNK, SEEN = 1, 1024, 100000
 local INTERVAL, OUTAGE, MEMORY, LEEWAY, SKIP = 2000000, 5000000, 600000000, 60000000, 1000000
@@ -37,7 +43,6 @@ local NAMES = {'v', 'epoch', 'n', 'at', 'clock', 'now', 'revision', 'instances',
   'admitted', 'interval', 'slack', 'next', 'frac', 'floor', 'rec', 'line', 'pre', 'pren', 'pregone', 'active', 'per', 'idle', 'max',
   'claim', 'hold', 'grace', 'most', 'order', 'opens', 'prequeue', 'closes', 'pause', 'bytes', 'gone', 'sweep', 'scan', 'seeded',
   'cut', 'lostfrom', 'lostto', 'lostat', 'orders', 'draws', 'cuts'}
-local H, orders, draws, cuts, replid = {}, {}, {}, {}, ''
 local raw = call('GET', KEYS[1])
 if raw then
   local v = #raw >= 8 and unpack_('>d', raw)
@@ -45,8 +50,8 @@ if raw then
     return redis.error_reply('USHERTYPE key ' .. KEYS[1] .. ' has layout ' .. tostring(v) .. ', this version reads ' .. LAYOUT .. '; use one version of usher')
   end
   local vals = {unpack_('>' .. rep('d', (#raw - 40) / 8), raw)}
-  for i = 1, #NAMES do H[NAMES[i]] = vals[i] end
-  local i = #NAMES + 1
+  H = vals
+  local i = HEAD + 1
   for _ = 1, H.orders do
     orders[#orders + 1] = {vals[i], vals[i + 1]}
     i = i + 2
@@ -62,14 +67,13 @@ if raw then
   replid = sub(raw, -40)
 end
 
-local function blank(epoch, seq)
-  for i = 1, #NAMES do H[NAMES[i]] = 0 end
+function F.blank(epoch, seq)
+  for i = 1, HEAD do H[i] = 0 end
   H.v, H.epoch, H.instances, H.phase, H.seq = LAYOUT, epoch, 1, OPEN, seq
   orders, draws, cuts = {}, {}, {}
 end
-if not raw then blank(1, 0) end
+if not raw then F.blank(1, 0) end
 
-local clock
 if ARGV[1] ~= '' then
   clock = tonumber(ARGV[1])
 else
@@ -77,100 +81,98 @@ else
   clock = t[1] * 1000000 + t[2]
 end
 
-local function num(n) return string.format('%.0f', n) end
-local function chunk(seq) -- its number, and the place in it
+function F.num(n) return string.format('%.0f', n) end
+function F.chunk(seq) -- its number, and the place in it
   local k = floor((seq - 1) / CHUNK)
   return k, seq - 1 - k * CHUNK
 end
 
 -- Events of this call, in order. One entry of the stream holds them all; room_log.go reads it. Flags: 1 held a session,
 -- 2 request ids follow, 4 of the prequeue (order keys follow), 8 until when the slot stays taken follows, 16 the order key follows.
-local events, first_n, moves, draw_no, removed = {}, H.n + 1, 0, 0, false
+events, first_n, moves, draw_no, removed = {}, H.n + 1, 0, 0, false
 
-local function emit(kind, flags, reason, seq, pos, id, more)
+function F.emit(kind, flags, reason, seq, pos, id, more)
   H.n = H.n + 1
   local e = pack('>BBBddc0', kind, flags, reason, seq, pos, id)
   events[#events + 1] = more and e .. more or e
 end
 
-local function text(s) return pack('>I4c0', #s, s) end
+function F.text(s) return pack('>I4c0', #s, s) end
 
 -- Writes the head, and what happened as one entry of the log.
-local function save()
+function F.save()
   if #events > 0 then
     local blob = table.concat(events)
     H.bytes = H.bytes + #blob + 64
-    call('XADD', BASE .. 'log', num(H.epoch) .. '-' .. num(H.n), 'e', pack('>Bddddd', LAYOUT, H.epoch, first_n, H.at, H.now, H.bytes) .. blob)
+    call('XADD', BASE .. 'log', F.num(H.epoch) .. '-' .. F.num(H.n), 'e', pack('>Bddddd', LAYOUT, H.epoch, first_n, H.at, H.now, H.bytes) .. blob)
     events = {}
   end
   H.orders, H.draws, H.cuts = #orders, #draws, #cuts
-  local vals = {}
-  for i = 1, #NAMES do vals[i] = H[NAMES[i]] end
+  local n = HEAD
   for _, o in ipairs(orders) do
-    vals[#vals + 1] = o[1]
-    vals[#vals + 1] = o[2]
+    H[n + 1], H[n + 2] = o[1], o[2]
+    n = n + 2
   end
   for _, d in ipairs(draws) do
-    vals[#vals + 1] = d.first
-    vals[#vals + 1] = d.n
+    H[n + 1], H[n + 2] = d.first, d.n
+    n = n + 2
   end
   for _, c in ipairs(cuts) do
-    vals[#vals + 1] = c.no
-    vals[#vals + 1] = c.at
-    vals[#vals + 1] = c.idle
-    vals[#vals + 1] = c.max
+    H[n + 1], H[n + 2], H[n + 3], H[n + 4] = c.no, c.at, c.idle, c.max
+    n = n + 4
   end
-  call('SET', KEYS[1], pack('>' .. rep('d', #vals), unpack(vals)) .. replid)
+  call('SET', KEYS[1], pack('>' .. rep('d', n), unpack(H, 1, n)) .. replid)
 end
 
 -- Presence and time.
-local function tick() return floor(H.now / SEEN) end
-local function silent() -- a waiter last heard from before this tick is gone
-  local t = tick()
+function F.tick() return floor(H.now / SEEN) end
+function F.silent() -- a waiter last heard from before this tick is gone
+  local t = F.tick()
   if H.floor + H.grace >= t then return 0 end
   return t - H.grace
 end
 
 -- Tickets: columns of strings, a chunk a key: i ids, s codes, p presence, r requests, k order keys of draws.
-local function code_of(seq)
-  local k, i = chunk(seq)
+function F.code_of(seq)
+  local k, i = F.chunk(seq)
   local c = call('GETRANGE', BASE .. 's:' .. k, i, i)
   return c ~= '' and byte(c) or 0
 end
-local function id_of(seq)
-  local k, i = chunk(seq)
+function F.id_of(seq)
+  local k, i = F.chunk(seq)
   return call('GETRANGE', BASE .. 'i:' .. k, i * 16, i * 16 + 15)
 end
-local function key_of(seq)
-  local k, i = chunk(seq)
+function F.key_of(seq)
+  local k, i = F.chunk(seq)
   return call('GETRANGE', BASE .. 'k:' .. k, i * 8, i * 8 + 7)
 end
-local function set_code(seq, code)
-  local k, i = chunk(seq)
+function F.set_code(seq, code)
+  local k, i = F.chunk(seq)
   call('SETRANGE', BASE .. 's:' .. k, i, string.char(code))
 end
-local function find(seq, id) -- the ticket's code, or 0
+function F.find(seq, id) -- the ticket's code, or 0
   if seq < 1 or seq > H.seq then return 0 end
-  local c = code_of(seq)
-  if c == 0 or id_of(seq) ~= id then return 0 end
+  local c = F.code_of(seq)
+  if c == 0 or F.id_of(seq) ~= id then return 0 end
   return c
 end
-local function hear(seq)
-  local k, i = chunk(seq)
-  call('SETRANGE', BASE .. 'p:' .. k, i * 4, pack('>I4', tick()))
+function F.hear(seq)
+  local k, i = F.chunk(seq)
+  call('SETRANGE', BASE .. 'p:' .. k, i * 4, pack('>I4', F.tick()))
 end
 
 -- The line: bitmaps of living positions, a chunk a key, and how many live in each.
-local living = nil -- {chunks, counts}, once asked for
-local function line_run(first, n) -- positions first … first + n − 1, none of which has been alive
-  H.line = H.line + n
-  living = nil
+-- living: {chunks, counts}, once asked for.
+function F.line_run(first, n) -- positions first … first + n − 1, none of which has been alive
+  local all, parts, counts, chunks = n, {}, {}, {} -- counted once all bits are set: a key of another type may stop that
   while n > 0 do
-    local k, i = chunk(first)
+    local k, i = F.chunk(first)
     local m = math.min(n, CHUNK - i)
     local key = BASE .. 'b:' .. k
     if m == 1 then
       call('SETBIT', key, i, 1)
+    elseif m == CHUNK then
+      call('SETRANGE', key, 0, rep('\255', CHUNK / 8))
     else
       local b0, b1 = floor(i / 8), floor((i + m - 1) / 8)
       local old = call('GETRANGE', key, b0, b0)
@@ -182,13 +184,26 @@ local function line_run(first, n) -- positions first … first + n − 1, none o
         call('SETRANGE', key, b0, string.char(bit.bor(head, 2 ^ (8 - from) - 1)) .. rep('\255', b1 - b0 - 1) .. string.char(256 - 2 ^ (7 - to)))
       end
     end
-    if call('HINCRBY', BASE .. 'count', k, m) == m then call('ZADD', BASE .. 'line', k, k) end
+    if m < CHUNK then
+      parts[#parts + 1] = {k, m}
+    else
+      counts[#counts + 1], counts[#counts + 2] = k, m
+      chunks[#chunks + 1], chunks[#chunks + 2] = k, k
+    end
     first, n = first + m, n - m
   end
+  for _, p in ipairs(parts) do
+    if call('HINCRBY', BASE .. 'count', p[1], p[2]) == p[2] then call('ZADD', BASE .. 'line', p[1], p[1]) end
+  end
+  for i = 1, #counts, 2000 do -- in pieces: unpack has a bound
+    call('HSET', BASE .. 'count', unpack(counts, i, math.min(i + 1999, #counts)))
+    call('ZADD', BASE .. 'line', unpack(chunks, i, math.min(i + 1999, #chunks)))
+  end
+  H.line, living = H.line + all, nil
 end
 
-local function line_clear(pos) -- says whether it was alive
-  local k, i = chunk(pos)
+function F.line_clear(pos) -- says whether it was alive
+  local k, i = F.chunk(pos)
   if call('SETBIT', BASE .. 'b:' .. k, i, 0) == 0 then return false end
   if call('HINCRBY', BASE .. 'count', k, -1) == 0 then
     call('HDEL', BASE .. 'count', k)
@@ -206,26 +221,26 @@ local function line_clear(pos) -- says whether it was alive
   return true
 end
 
-local function line_remove(pos)
-  if line_clear(pos) then
+function F.line_remove(pos)
+  if F.line_clear(pos) then
     H.line, removed = H.line - 1, true
   end
 end
 
--- A bitmap of people in line that is empty: a key was removed by somebody else.
-local function damaged(k)
-  error('USHERTYPE key ' .. BASE .. 'b:' .. k .. ' is gone or empty though people stand in line there; is maxmemory-policy noeviction, and who else deletes keys?')
+-- A key of people that lacks them was removed, or changed, by somebody else.
+function F.damaged(k)
+  error(redis.error_reply('USHERTYPE key ' .. BASE .. k .. ' is gone or empty though people are in it; is maxmemory-policy noeviction, and who else deletes keys?'))
 end
 
-local function line_head()
+function F.line_head()
   if H.line == 0 then return 0 end
   local k = call('ZRANGE', BASE .. 'line', 0, 0)[1]
   local i = k and call('BITPOS', BASE .. 'b:' .. k, 1) or -1
-  if i < 0 then damaged(k or '?') end
+  if i < 0 then F.damaged('b:' .. (k or '?')) end
   return k * CHUNK + i + 1
 end
 
-local function line_living()
+function F.line_living()
   if not living then
     living = {call('ZRANGE', BASE .. 'line', 0, -1), {}}
     if #living[1] > 0 then
@@ -241,9 +256,9 @@ local function line_living()
   return living[1], living[2]
 end
 
-local function line_before(pos) -- living positions below pos
-  local chunks, counts = line_living()
-  local k, i = chunk(pos)
+function F.line_before(pos) -- living positions below pos
+  local chunks, counts = F.line_living()
+  local k, i = F.chunk(pos)
   local n = 0
   for j = 1, #chunks do
     local c = tonumber(chunks[j])
@@ -263,8 +278,8 @@ local function line_before(pos) -- living positions below pos
   return n
 end
 
-local function line_at(n) -- the position with n living ones before it
-  local chunks, counts = line_living()
+function F.line_at(n) -- the position with n living ones before it
+  local chunks, counts = F.line_living()
   for j = 1, #chunks do
     if n >= counts[j] then
       n = n - counts[j]
@@ -293,22 +308,22 @@ local function line_at(n) -- the position with n living ones before it
 end
 
 -- Draws: who entered before an opening, sorted by order key; a position is a rank.
-local function draw_key(first) return BASE .. 'draw:' .. first end
-local function draw_of(seq)
+function F.draw_key(first) return BASE .. 'draw:' .. first end
+function F.draw_of(seq)
   for _, d in ipairs(draws) do
     if seq >= d.first and seq <= d.first + d.n - 1 then return d end
   end
 end
-local function pos_of(seq)
+function F.pos_of(seq)
   if H.pre > 0 and seq >= H.pre then return 0 end
-  local d = draw_of(seq)
+  local d = F.draw_of(seq)
   if not d then return seq end
-  return d.first + call('ZRANK', draw_key(d.first), key_of(seq) .. pack('>I8', seq))
+  return d.first + call('ZRANK', F.draw_key(d.first), F.key_of(seq) .. pack('>I8', seq))
 end
-local function seq_at(pos)
-  local d = draw_of(pos)
+function F.seq_at(pos)
+  local d = F.draw_of(pos)
   if not d then return pos end
-  local m = call('ZRANGE', draw_key(d.first), pos - d.first, pos - d.first)[1]
+  local m = call('ZRANGE', F.draw_key(d.first), pos - d.first, pos - d.first)[1]
   return (unpack_('>I8', m, 9))
 end
-local function waiting() return H.line + H.pren - H.pregone end
+function F.waiting() return H.line + H.pren - H.pregone end

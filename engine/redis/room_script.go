@@ -30,10 +30,10 @@ var (
 	//go:embed room_trim.lua
 	roomTrimSource string
 
-	roomCallSource   = roomPrelude + roomStepSource + roomTicketSource + roomOperateSource
+	roomCallSource   = roomSource(roomPrelude, roomStepSource, roomTicketSource, roomOperateSource)
 	roomCallScript   = rueidis.NewLuaScript(roomCallSource)
-	roomDeleteScript = rueidis.NewLuaScript(roomPrelude + roomDeleteSource)
-	roomTrimScript   = rueidis.NewLuaScript(roomPrelude + roomTrimSource)
+	roomDeleteScript = rueidis.NewLuaScript(roomSource(roomPrelude, roomDeleteSource))
+	roomTrimScript   = rueidis.NewLuaScript(roomSource(roomPrelude, roomTrimSource))
 	roomReadScript   = rueidis.NewLuaScript("return {redis.call('GET', KEYS[1]), redis.call('HGETALL', string.sub(KEYS[1], 1, -2) .. 'text'), redis.call('ZRANGE', string.sub(KEYS[1], 1, -2) .. 'held', 0, -1, 'WITHSCORES')}")
 )
 
@@ -115,6 +115,7 @@ func (a *roomArgs) pack(c *room.Command) []byte {
 		if a.seed != nil {
 			b = binary.BigEndian.AppendUint64(b, room.OrderKey(a.seed, c.NewID))
 			b = append(b, a.seedHash...)
+			b = binary.BigEndian.AppendUint64(b, room.OrderKey(a.seed, c.Ref.ID))
 		}
 	case room.OpStatus, room.OpClaim, room.OpRenew, room.OpLeave:
 		b = appendPresented(b, c)
