@@ -71,11 +71,11 @@ func (f *fixture) history(model porcupine.Model, rounds int, client func(ctx con
 						ops = append(ops, op)
 						op.ClientId++
 						lost++
-					} else if in.op == "delete" || !out.ok { // the engine may have asked again itself: done, and then refused
-						again := op
-						again.Output = output{lost: true}
-						again.ClientId = 1000 + len(ops)
-						ops = append(ops, again)
+					} else if again(in, out) {
+						twin := op
+						twin.Output = output{lost: true}
+						twin.ClientId = 1000 + len(ops)
+						ops = append(ops, twin)
 					}
 					ops = append(ops, op)
 					return out, err == nil
@@ -91,6 +91,12 @@ func (f *fixture) history(model porcupine.Model, rounds int, client func(ctx con
 		}
 	}
 	f.Logf("%d answers were lost", lost)
+}
+
+// again says of which answers the engine may have asked a second time by itself, after the first answer was lost: what was
+// done and then refused, or done, undone by somebody else, and done again.
+func again(in input, out output) bool {
+	return !out.ok || in.op == "delete" || in.op == "join" || in.op == "put"
 }
 
 // rowState is what the model knows of a row. vague: its fence is at least that, for the answer to a take was lost.

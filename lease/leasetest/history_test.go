@@ -8,6 +8,27 @@ import (
 	"github.com/ushergo/usher/lease"
 )
 
+// TestJoinTwice: the answer to a join is lost, others see its generation and end it, and the engine's own second attempt joins
+// again. That is no fault of a store, so the history has to have a second join in it, whose answer nobody heard.
+func TestJoinTwice(t *testing.T) {
+	ops := []porcupine.Operation{
+		{ClientId: 1, Input: input{op: "join", text: "mine"}, Call: 0, Return: 100, Output: output{ok: true, fence: 9}},
+		{ClientId: 2, Input: input{op: "join", text: "other"}, Call: 10, Return: 20, Output: output{fence: 7}},
+		{ClientId: 2, Input: input{op: "leave", fence: 7}, Call: 30, Return: 40, Output: output{ok: true}},
+	}
+	if porcupine.CheckOperations(workerModel(), ops) {
+		t.Error("the model knows of a generation that nobody joined as")
+	}
+	join := ops[0]
+	if !again(join.Input.(input), join.Output.(output)) {
+		t.Fatal("a join is thought never to be asked again")
+	}
+	join.ClientId, join.Output = 1000, output{lost: true}
+	if !porcupine.CheckOperations(workerModel(), append(ops, join)) {
+		t.Error("the model refuses a join that was done twice")
+	}
+}
+
 // TestModelsRefuse shows that the models can say no.
 func TestModelsRefuse(t *testing.T) {
 	a, b := lease.Owner{Worker: "a", Generation: 1}, lease.Owner{Worker: "b", Generation: 1}
