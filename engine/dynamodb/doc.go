@@ -16,6 +16,7 @@
 // checked by the condition of the write that follows. T-workers has a row for each worker: Pk, generation, beat, held, cap,
 // leaving, dead, info, token, v.
 //
-// Nothing depends on a clock: fences are last + 1. A generation is max(last + 1, this machine's time in µs), only so that it
-// is not the number of one whose row was removed.
+// Nothing depends on a clock: fences and generations are max(last + 1, this machine's time in µs), and so grow whatever it says.
+// The time is only there so that a generation is not the number of one whose row was removed, and that a table that was made
+// anew goes on above what the old one gave out.
 package dynamodb

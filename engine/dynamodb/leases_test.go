@@ -179,6 +179,28 @@ func TestCreate(t *testing.T) {
 	}
 }
 
+// TestFencesOfATableMadeAnew: whoever was shown a fence refuses smaller ones, also when the tables are others by now.
+func TestFencesOfATableMadeAnew(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts dynalite")
+	}
+	last := uint64(0)
+	for range 2 {
+		s, _ := space(t, newProxy(t)) // a table of its own, with nothing in it
+		for range 2 {
+			row, err := s.Put(t.Context(), lease.Put{ID: "x", Desired: lease.Started})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := s.Take(t.Context(), lease.Take{ID: "x", From: row.Owner, Fence: row.Fence, To: lease.Owner{Worker: "a", Generation: 1}})
+			if err != nil || !got.OK || got.Row.Fence <= last {
+				t.Fatalf("%+v %v, the last fence was %d", got, err, last)
+			}
+			last = got.Row.Fence
+		}
+	}
+}
+
 // TestCounts: what a take-over and a beat cost is counted.
 func TestCounts(t *testing.T) {
 	if testing.Short() {

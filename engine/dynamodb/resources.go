@@ -191,6 +191,10 @@ func (s *Leases) Delete(ctx context.Context, id string) (bool, error) {
 	return false, s.busy(id)
 }
 
+// fence is the next one: max(last + 1, µs since 1970). A table that was made anew goes on above what the old one gave out, by
+// whatever clocks; a row's own fences grow without any.
+func fence(last uint64) uint64 { return max(last+1, uint64(max(time.Now().UnixMicro(), 0))) }
+
 // Take implements lease.Store.
 func (s *Leases) Take(ctx context.Context, t lease.Take) (lease.Taken, error) {
 	if err := t.Check(); err != nil {
@@ -199,7 +203,7 @@ func (s *Leases) Take(ctx context.Context, t lease.Take) (lease.Taken, error) {
 	it, ok, err := s.write(ctx, "Take", update{
 		table: s.table, pk: t.ID, set: "SET lease_owner = :to, owner_generation = :g, fence = :next",
 		when:    "lease_owner = :from AND fence = :fence AND desired_state = :started",
-		values:  item{":to": owner(t.To), ":g": num(t.To.Generation), ":next": num(t.Fence + 1), ":from": owner(t.From), ":fence": num(t.Fence), ":started": str(string(lease.Started))},
+		values:  item{":to": owner(t.To), ":g": num(t.To.Generation), ":next": num(fence(t.Fence)), ":from": owner(t.From), ":fence": num(t.Fence), ":started": str(string(lease.Started))},
 		returns: types.ReturnValueAllNew,
 	})
 	if err != nil {
