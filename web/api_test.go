@@ -534,8 +534,9 @@ func TestClosingDrainsAtTheRate(t *testing.T) { // cases/room 17
 }
 
 func TestPollingKeepsPlace(t *testing.T) { // cases/room 18
+	t.Parallel()
 	c := config("premiere", 1)
-	c.Queue.Grace = room.Duration(time.Second)
+	c.Queue.Grace = room.Duration(6 * time.Second)
 	s := build(t, nil, c)
 	s.enter("premiere")
 	_, polls := s.enter("premiere")

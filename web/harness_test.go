@@ -237,7 +237,7 @@ func request(t testing.TB, base, method, path, body string, pairs ...string) *ht
 var plain = &http.Client{
 	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	Transport:     &http.Transport{MaxIdleConnsPerHost: 64, DisableCompression: true},
-	Timeout:       20 * time.Second,
+	Timeout:       60 * time.Second,
 }
 
 // send gives a request to usher, and holds the answer against the OpenAPI document.
@@ -287,7 +287,7 @@ func bearer(secret string) []string { return []string{"Authorization", "Bearer "
 // eventually asks again until f is true.
 func eventually(t testing.TB, what string, f func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(60 * time.Second)
 	for !f() {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s: not within 20 s", what)
@@ -309,7 +309,7 @@ func (s *site) stream(path string, pairs ...string) *eventStream {
 	ctx, cancel := context.WithCancel(context.Background())
 	s.t.Cleanup(cancel)
 	req := request(s.t, s.public.URL, "GET", path, "", append([]string{"Accept", "text/event-stream"}, pairs...)...).WithContext(ctx)
-	timer := time.AfterFunc(30*time.Second, cancel)
+	timer := time.AfterFunc(90*time.Second, cancel)
 	s.t.Cleanup(func() { timer.Stop() })
 	resp, err := (&http.Client{Transport: plain.Transport}).Do(req)
 	if err != nil {

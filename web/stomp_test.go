@@ -64,7 +64,7 @@ func (k *talker) next() (stomp.Frame, ws.StatusCode) {
 		} else if ok {
 			return f, 0
 		}
-		_ = k.nc.SetReadDeadline(time.Now().Add(20 * time.Second))
+		_ = k.nc.SetReadDeadline(time.Now().Add(60 * time.Second))
 		f, err := readFrame(k.br)
 		if err != nil {
 			k.t.Fatal(err)
@@ -222,7 +222,7 @@ func TestSTOMPOfAListedPage(t *testing.T) {
 // At the opening everybody gets a place, without asking.
 func TestSTOMPThroughAnOpening(t *testing.T) {
 	c := config("premiere", 1)
-	c.Schedule.OpensAt = room.Time{Time: time.Now().Add(2 * time.Second)}
+	c.Schedule.OpensAt = room.Time{Time: time.Now().Add(10 * time.Minute)}
 	s := build(t, quick, c)
 	var talkers []*talker
 	for range 2 {
@@ -235,6 +235,7 @@ func TestSTOMPThroughAnOpening(t *testing.T) {
 		}
 		talkers = append(talkers, k)
 	}
+	s.api("PATCH", premiere, `{"schedule":{"opens_at":"`+time.Now().Add(time.Second).UTC().Format(time.RFC3339)+`"}}`, "If-Match", "*").is(t, 200, "")
 	admitted, first := 0, 0
 	for _, k := range talkers {
 		for {
