@@ -1,5 +1,6 @@
 -- Follows room_ticket.lua: what operators and the clock do to a room as a whole, and the calls themselves. room/operate.go.
 
+rare[#rare + 1] = function()
 function F.phase_of(opens, prequeue, closes)
   if closes > 0 and H.at >= closes then return CLOSED end
   if opens == 0 or H.at >= opens then return OPEN end
@@ -183,6 +184,7 @@ function F.wake()
   end
   return math.max(w, 1000)
 end
+end
 
 -- The call.
 function F.reply(status, more, sleep, plain, rest, extra)
@@ -233,11 +235,11 @@ if lost then H.pause = H.now + tonumber(ARGV[3]) end -- by room time: this serve
 
 began = true
 if lost then F.emit_state({state = H.state, phase = H.phase, closed = H.closed}, '', '') end
-if F.schedule() then
+if (H.opens ~= 0 or H.closes ~= 0) and F.schedule() then
   if lost then F.save() end
   return F.reply('root', false, 0, '', {}, F.num(H.pren))
 end
-F.rescan()
+if H.scan ~= 0 then F.rescan() end
 
 local more, plain, rest = false, '', {}
 local WORK = 240 -- of one call, so that none takes 5 ms: a command, and twice each event
@@ -371,7 +373,7 @@ for j = 11, #ARGV do
 end
 if n > 0 and H.line > 0 and H.interval > 0 and F.admitting() then sleep = math.min(sleep, math.max(F.rate_wait(), 1000)) end
 if H.revision == 0 then return F.reply('none', false, 0, '', rest) end -- its configuration was refused
-F.trim_draws()
+if #draws > 0 then F.trim_draws() end
 F.save()
 return F.reply('ok', more or H.sweep ~= 0, sleep, plain, rest)
 end

@@ -12,9 +12,14 @@
 -- fields of F, there are few locals, and the ones that all use are declared last. room_load.go puts in the numbers: of
 -- constants, and of the head's fields, which is an array (H.seq is H[13]).
 local events, first_n, moves, draw_no, removed, living, bulk_ended, bulk_sessions, clock -- of this call; see below
-local orders, draws, cuts, replid, H = {}, {}, {}, '', {}
+local orders, draws, cuts, replid, H, rare = {}, {}, {}, '', {}, {}
 local pack, unpack_, sub, byte, rep, floor, call, F = struct.pack, struct.unpack, string.sub, string.byte, string.rep, math.floor, redis.call, {}
 local BASE = sub(KEYS[1], 1, -2)
+setmetatable(F, {__index = function(_, name) -- what most calls do not need is made when it is
+  for i = 1, #rare do rare[i]() end
+  rare = {}
+  return rawget(F, name)
+end})
 local LAYOUT, CHUNK, SEEN = 1, 1024, 100000
 local INTERVAL, OUTAGE, MEMORY, LEEWAY, SKIP = 2000000, 5000000, 600000000, 60000000, 1000000
 local MAX = tonumber(ARGV[2])
@@ -240,6 +245,7 @@ function F.line_head()
   return k * CHUNK + i + 1
 end
 
+rare[#rare + 1] = function()
 function F.line_living()
   if not living then
     living = {call('ZRANGE', BASE .. 'line', 0, -1), {}}
@@ -305,6 +311,7 @@ function F.line_at(n) -- the position with n living ones before it
     end
   end
   return 0
+end
 end
 
 -- Draws: who entered before an opening, sorted by order key; a position is a rank.

@@ -144,6 +144,7 @@ function F.order_at(pos)
   return FIFO
 end
 
+rare[#rare + 1] = function()
 -- SplitMix64 on halves of 32 bits.
 function F.times(ah, al, bh, bl)
   local a0, a1, a2, a3 = al % 65536, floor(al / 65536), ah % 65536, floor(ah / 65536)
@@ -173,6 +174,7 @@ function F.drawn(n) -- the next random number below n
   local r = h % n
   r = (r * 65536 + floor(l / 65536)) % n
   return (r * 65536 + l % 65536) % n
+end
 end
 
 function F.next_pos()
@@ -238,6 +240,7 @@ function F.adopt(seq, id, issued, inside)
   end
 end
 
+rare[#rare + 1] = function()
 -- Admits many from the head of a line: a chunk of positions at a time, with few writes. Returns how many moves it made.
 function F.promote_run(most)
   local lim, n = F.silent(), 0
@@ -330,6 +333,7 @@ function F.promote_run(most)
     if not ok then error(why) end
   end
   return n
+end
 end
 
 -- Admits waiters while it may; says whether only MAX stopped it.

@@ -171,6 +171,7 @@ function F.leave(seq, id)
   return 0, ENDED + R_LEFT
 end
 
+rare[#rare + 1] = function()
 -- What time brings.
 function F.expire()
   local list = call('ZRANGEBYSCORE', BASE .. 'due', '-inf', F.num(H.now), 'LIMIT', 0, MAX)
@@ -271,4 +272,5 @@ function F.trim_draws()
       if call('HGET', BASE .. 'kept', k) == '0' and F.droppable(k) then F.drop(k) end
     end
   end
+end
 end
