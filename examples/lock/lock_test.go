@@ -46,6 +46,18 @@ func TestOneAtATime(t *testing.T) {
 		}
 	}
 	all.Wait()
+	w, err := lease.New(store, lease.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = w.Close(context.Background()) }()
+	func() { // a panic that somebody recovers from, as net/http does, must not keep the lock
+		defer func() { _ = recover() }()
+		_ = lock.Do(t.Context(), w, "nightly-report", func(context.Context, uint64) error { panic("no paper") })
+	}()
+	if s := w.Stats(); s.Held != 0 {
+		t.Errorf("%d locks are held after a panic", s.Held)
+	}
 	if n != 20 {
 		t.Errorf("%d of 20 went in", n)
 	}
