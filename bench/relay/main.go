@@ -1,6 +1,6 @@
 // Command relay measures how long an admission takes from the engine's commit to a sink, and how fast a backlog is carried:
 // a room on the memory engine with synced commits, a relay with cursor and leases on the disk, and as sinks a webhook on
-// loopback, a table of SQLite and a file, both synced. Beside the webhook stands a bare loop that POSTs what a room tells
+// loopback, a table of SQLite and a file, both synced, and kinesalite, an emulator of Kinesis, when it is installed. Beside the webhook stands a bare loop that POSTs what a room tells
 // its listeners, by as many connections, and keeps nothing: what is lost with the process is lost.
 package main
 
@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -21,10 +22,16 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	awsconfig "github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/kinesis"
+
 	"github.com/ushergo/usher/egress"
 	"github.com/ushergo/usher/engine/memory"
+	"github.com/ushergo/usher/internal/faultproxy"
 	"github.com/ushergo/usher/lease"
 	"github.com/ushergo/usher/relay"
+	relaykinesis "github.com/ushergo/usher/relay/kinesis"
 	"github.com/ushergo/usher/relay/lines"
 	"github.com/ushergo/usher/relay/roomlog"
 	"github.com/ushergo/usher/relay/sqltable"
@@ -64,6 +71,7 @@ func run(rate int, dur time.Duration, backlog int) error {
 		{"relay to SQLite", func(dir, _ string) (relay.Sink, error) {
 			return sqltable.Open(sqltable.SQLite, filepath.Join(dir, "e.db"), "usher_events")
 		}},
+		{"relay to kinesalite", func(dir, _ string) (relay.Sink, error) { return openKinesis(filepath.Join(dir, "kinesis")) }},
 		{"relay to file", func(dir, _ string) (relay.Sink, error) { return lines.Open(filepath.Join(dir, "e.jsonl"), true) }},
 	} {
 		sub, err := os.MkdirTemp(dir, "run")
@@ -71,6 +79,10 @@ func run(rate int, dur time.Duration, backlog int) error {
 			return err
 		}
 		r, err := measure(sub, c.sink, rate, dur, backlog)
+		if errors.Is(err, faultproxy.ErrMissing) {
+			fmt.Printf("%-24s %v\n", c.name, err)
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", c.name, err)
 		}
@@ -85,6 +97,38 @@ func run(rate int, dur time.Duration, backlog int) error {
 	}
 	fmt.Printf("\nrelay to webhook beside the bare loop: mean %.2f times, backlog %.2f times its speed\n", float64(hook.mean)/float64(bare.mean), hook.perSecond/bare.perSecond)
 	return nil
+}
+
+// emulated is a stream on an emulator of Kinesis, which ends with it.
+type emulated struct {
+	*relaykinesis.Sink
+	emu *faultproxy.Emulator
+}
+
+func (e emulated) Close() error { return errors.Join(e.Sink.Close(), e.emu.Close()) }
+
+// openKinesis starts kinesalite, with a stream of four shards on the disk.
+func openKinesis(dir string) (relay.Sink, error) {
+	emu, err := faultproxy.Start("kinesalite", "path="+dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range []string{"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} {
+		if err := os.Setenv(k, "bench"); err != nil {
+			return nil, err
+		}
+	}
+	ctx := context.Background()
+	conf, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion("eu-west-1"))
+	if err != nil {
+		return nil, err
+	}
+	client := kinesis.NewFromConfig(conf, func(o *kinesis.Options) { o.BaseEndpoint = aws.String(emu.URL) })
+	if _, err := client.CreateStream(ctx, &kinesis.CreateStreamInput{StreamName: aws.String("bookings"), ShardCount: aws.Int32(4)}); err != nil {
+		return nil, err
+	}
+	sink, err := relaykinesis.OpenSink(ctx, relaykinesis.Options{Stream: "bookings", Region: "eu-west-1", Endpoint: emu.URL})
+	return emulated{sink, emu}, err
 }
 
 type result struct {
