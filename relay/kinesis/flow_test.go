@@ -115,7 +115,7 @@ func scale(n int) int {
 }
 
 // Into a stream and out of it, while requests are throttled, late, fail, hang, are dropped, and replies are lost.
-func TestHurt(t *testing.T) {
+func TestChaosFaults(t *testing.T) {
 	w := newWorld(t, 2)
 	heal := w.hurt()
 	l := w.load(37)
@@ -130,7 +130,7 @@ func TestHurt(t *testing.T) {
 }
 
 // 2 → 4 → 3 shards under load and faults, with two processes' worth of consumers of which one leaves and another comes.
-func TestReshard(t *testing.T) {
+func TestChaosReshard(t *testing.T) {
 	w := newWorld(t, 2)
 	leases, err := memory.OpenLeases("", "relay.k", memory.LeaseOptions{})
 	if err != nil {
