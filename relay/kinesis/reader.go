@@ -26,13 +26,13 @@ type reader struct {
 	retention time.Duration // of the stream, when the iterator was made
 	marked    time.Time     // when place has last been moved
 
-	next  time.Time // no GetRecords before it
-	limit int       // throttled so many times in a row
-	doubt bool      // the record at place has not been seen to be there yet
-	empty int       // answers without records, at the tip and in doubt
-	gap   *relay.GapError
-	held  []types.Record // behind a gap
-	ended bool           // nothing comes behind held
+	next      time.Time // no GetRecords before it
+	throttled int       // so many times in a row
+	doubt     bool      // the record at place has not been seen to be there yet
+	empty     int       // answers without records, at the tip and in doubt
+	gap       *relay.GapError
+	held      []types.Record // behind a gap
+	ended     bool           // nothing comes behind held
 }
 
 const (
@@ -114,7 +114,7 @@ func (r *reader) fetch(ctx context.Context, most int) error {
 	if err != nil {
 		return r.failed(err)
 	}
-	r.limit = 0
+	r.throttled = 0
 	r.iterator = aws.ToString(out.NextShardIterator)
 	r.ended = r.iterator == ""
 	behind := time.Duration(aws.ToInt64(out.MillisBehindLatest)) * time.Millisecond
@@ -147,9 +147,9 @@ func (r *reader) failed(err error) error {
 	case errors.As(err, &expired):
 		r.iterator = ""
 		return nil
-	case classOf(code(err), relay.Transient) == relay.Throttled && r.limit < throttles:
-		r.limit++
-		r.next = time.Now().Add(r.s.poll + time.Duration(rand.Float64()*float64(r.s.poll<<min(r.limit, 5))))
+	case classOf(code(err), relay.Transient) == relay.Throttled && r.throttled < throttles:
+		r.throttled++
+		r.next = time.Now().Add(r.s.poll + time.Duration(rand.Float64()*float64(r.s.poll<<min(r.throttled, 5))))
 		return nil
 	}
 	r.iterator = ""
@@ -194,6 +194,8 @@ func (r *reader) locate(ctx context.Context) error {
 	switch {
 	case errors.As(err, &missing):
 		return r.missing(ctx, err)
+	case errors.As(err, &invalid) && in.Timestamp != nil && time.Since(*in.Timestamp) < skew:
+		return nil // a moment to come, by the service's clock
 	case errors.As(err, &invalid) && in.StartingSequenceNumber != nil:
 		// The shard does not know the number any more.
 		out, err = r.s.client.GetShardIterator(ctx, &api.GetShardIteratorInput{StreamName: in.StreamName, ShardId: in.ShardId, ShardIteratorType: types.ShardIteratorTypeTrimHorizon})

@@ -78,6 +78,15 @@ func TestStarts(t *testing.T) {
 	if e := w.read(r, 1)[0]; string(e.Payload) != "then" {
 		t.Errorf("%s", e.Payload)
 	}
+	// Now, when the service's clock is behind.
+	behind := refuse("GetShardIterator", "InvalidArgumentException")
+	behind.Times = 3
+	w.p.Add(behind)
+	now := later(t)
+	w.put("k", "and now")
+	if e := w.read(w.open(src, shard, relay.Start{At: now}), 1)[0]; string(e.Payload) != "and now" {
+		t.Errorf("%s", e.Payload)
+	}
 	for _, p := range []relay.Position{"1.5", "x", "@", "@x", "5@-1", "!end"} {
 		if _, err := src.Open(t.Context(), shard, relay.Start{After: p}); relay.ClassOf(err) != relay.Denied {
 			t.Errorf("position %s: %v", p, err)
