@@ -180,6 +180,7 @@ func TestThePageOutlivesKills(t *testing.T) {
 	inside, ahead, next := u.enter(), u.enter(), u.enter()
 	p := between(t, u.public)
 	node(t, map[string]func(){
+		"all":  func() {}, // there is nothing in the way
 		"kill": u.kill,
 		"back": func() { u.start(); p.lead(u.public) },
 		"one":  func() { u.leave(ahead) },
