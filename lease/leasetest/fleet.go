@@ -168,9 +168,9 @@ func testFleet(f *fixture) {
 	if testing.Short() {
 		f.Skip("takes some leases")
 	}
-	n, k := 48, 10 // divided by 3 and by 4; and how many are stopped, and how many deleted
-	if f.Pace > 1 {
-		n, k = 24, 5
+	n, k, slack := 48, 10, 0 // divided by 3 and by 4; how many are stopped, and how many deleted; beyond a share
+	if f.Pace > 1 {          // the last one moves after many beats
+		n, k, slack = 24, 5, 1
 	}
 	for i := range n {
 		f.start(fmt.Sprintf("r%02d", i))
@@ -197,7 +197,7 @@ func testFleet(f *fixture) {
 		for i := range 4 {
 			most = max(most, fl.held(i))
 		}
-		return most <= n/4 && fl.owned() == n
+		return most <= n/4+slack && fl.owned() == n
 	})
 	f.ok(fl.workers[1].Close(f.Context()))
 	f.eventually("all are owned after one left", func() bool { return fl.owned() == n && fl.held(0)+fl.held(2)+fl.held(3) == n })
