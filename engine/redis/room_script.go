@@ -38,7 +38,7 @@ var (
 )
 
 // roomMoves is how many tickets one call promotes, expires or abandons at most: well under 5 ms of the server's time.
-const roomMoves = 200
+const roomMoves = 150
 
 // roomBase begins all keys of a room.
 func roomBase(id string) string { return "usher:room:{" + id + "}:" }

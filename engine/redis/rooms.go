@@ -25,7 +25,7 @@ type RoomOptions struct {
 	FailoverPause time.Duration
 	// Batch is how many commands of a room go in one call at most; default 512. 1 gathers nothing. For measurements.
 	Batch int
-	// Moves is how many tickets one call promotes, expires or abandons at most; default 200, of which none takes Redis 5 ms.
+	// Moves is how many tickets one call promotes, expires or abandons at most; default 150, of which none takes Redis 5 ms.
 	// At most 500. For tests.
 	Moves int
 	// WaitReplicas is by how many replicas a change must be known before it is answered (WAIT), so that a promotion of one of
