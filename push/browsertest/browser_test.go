@@ -160,6 +160,7 @@ func (s *site) widen() {
 	s.t.Helper()
 	c := room.DefaultConfig("premiere")
 	c.Capacity.Active = 100
+	c.Session.Claim = room.Duration(20 * time.Minute)
 	if _, err := s.rooms.Configure(s.t.Context(), c, 0); err != nil {
 		s.t.Error(err)
 	}
