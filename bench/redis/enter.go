@@ -15,7 +15,7 @@ import (
 // enter compares enters with plain ZADDs of as many bytes' members.
 func enter(e *env, rounds, callers int, each time.Duration) error {
 	names := []string{"plain ZADD, pipelined", "enter, gathered", "enter, one a call", "status, gathered", "enter again, gathered"}
-	rates, p50s, p99s := make([][]float64, len(names)), make([]time.Duration, len(names)), make([]time.Duration, len(names))
+	rates, cpus, p50s, p99s := make([][]float64, len(names)), make([][]float64, len(names)), make([]time.Duration, len(names)), make([]time.Duration, len(names))
 	for range rounds {
 		for i := range names {
 			if i == 3 || i == 4 {
@@ -58,8 +58,18 @@ func enter(e *env, rounds, callers int, each time.Duration) error {
 				}
 			}
 			measure := func(i int, do func(context.Context, int, int) error) error {
-				rate, p50, p99, err := load(callers, each, do)
+				before, err := e.cpu()
+				if err != nil {
+					return err
+				}
+				var n atomic.Int64
+				rate, p50, p99, err := load(callers, each, func(ctx context.Context, c, k int) error { n.Add(1); return do(ctx, c, k) })
+				if err != nil {
+					return err
+				}
+				after, err := e.cpu()
 				rates[i], p50s[i], p99s[i] = append(rates[i], rate), p50, p99
+				cpus[i] = append(cpus[i], float64(after-before)/1e3/float64(n.Load()))
 				return err
 			}
 			if err := measure(i, do); err != nil {
@@ -92,13 +102,13 @@ func enter(e *env, rounds, callers int, each time.Duration) error {
 	}
 	fmt.Printf("enter: %d callers, median of %d rounds of %v\n\n", callers, rounds, each)
 	w := table()
-	fmt.Fprintln(w, "what\ta second\tof plain ZADD\tp50\tp99")
+	fmt.Fprintln(w, "what\ta second\tof plain ZADD\tp50\tp99\tRedis CPU each")
 	for i, name := range names {
 		ratio := make([]float64, rounds)
 		for r := range ratio {
 			ratio[r] = rates[i][r] / rates[0][r]
 		}
-		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%v\t%v\n", name, median(rates[i]), median(ratio), p50s[i].Round(10*time.Microsecond), p99s[i].Round(10*time.Microsecond))
+		fmt.Fprintf(w, "%s\t%.0f\t%.2f\t%v\t%v\t%.1f µs\n", name, median(rates[i]), median(ratio), p50s[i].Round(10*time.Microsecond), p99s[i].Round(10*time.Microsecond), median(cpus[i]))
 	}
 	w.Flush()
 	fmt.Println()
