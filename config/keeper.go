@@ -95,9 +95,9 @@ func (k *checker) keeper() {
 	if c.MaxReconnect < c.Reconnect {
 		k.add("keeper.max_reconnect", "is less than reconnect", "make it the larger one")
 	}
-	switch kinds := c.To.Kinds(); {
+	switch kinds := k.sinks("keeper.to", c.To); {
 	case len(kinds) > 1:
-		k.one("keeper.to", kinds, "")
+		k.one("keeper.to", kinds, "", "let a relay carry the messages on from there")
 	case len(kinds) == 1 && !c.Sink.Empty():
 		k.add("keeper.to", "is given together with sink", "keep one of the two")
 	}

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -225,10 +226,13 @@ func (k *checker) relays() {
 			k.add(at+".id", fmt.Sprintf("%q is also the id of relay[%d]", r.ID, first), "give each relay its own")
 		}
 		seen[r.ID] = i
-		k.one(at+".from", r.From.Kinds(), "say where events come from: from: {rooms: [premiere]}")
-		k.one(at+".to", r.To.Kinds(), "say where events go: to: {webhook: {url: https://…}}")
+		k.one(at+".from", r.From.Kinds(), "say where events come from: from: {rooms: [premiere]}", "write another relay for each of the others")
+		k.one(at+".to", k.sinks(at+".to", r.To), "say where events go: to: {webhook: {url: https://…}}", "write another relay for each of the others")
 		if u := r.To.Webhook.URL; u != "" {
 			k.webhook(at+".to.webhook.url", u)
+		}
+		if u := r.From.Redis.URL.Reveal(); u != "" && !strings.HasPrefix(u, "redis://") && !strings.HasPrefix(u, "rediss://") && !strings.HasPrefix(u, "unix://") {
+			k.add(at+".from.redis.url", "is not the address of a Redis", "write redis://127.0.0.1:6379, or rediss:// for TLS") // it may hold a password
 		}
 		if f := r.From.Redis; !f.URL.Empty() && f.Stream == "" {
 			k.add(at+".from.redis.stream", "is missing", "name the stream's key")
@@ -274,12 +278,30 @@ func (k *checker) kinesis(path string, s RelayKinesis) {
 	}
 }
 
-func (k *checker) one(path string, kinds []string, mend string) {
+// sinks names the sinks of which the file says something, and adds what those lack that cannot be without.
+func (k *checker) sinks(path string, t RelayTo) []string {
+	kinds := t.Kinds()
+	for _, need := range []struct{ kind, key, mend string }{
+		{"webhook", "url", "write url: https://host/path"},
+		{"sql", "dsn", "write the database's address, as postgres://user:password@host/database"},
+		{"file", "path", "write path: events.jsonl"},
+		{"sqs", "queue", "write queue: https://sqs.REGION.amazonaws.com/ACCOUNT/NAME"},
+		{"jetstream", "url", "write url: nats://127.0.0.1:4222"},
+	} {
+		if at := path + "." + need.kind; !slices.Contains(kinds, need.kind) && k.src.set(at) {
+			k.add(at+"."+need.key, "is missing", need.mend)
+			kinds = append(kinds, need.kind)
+		}
+	}
+	return kinds
+}
+
+func (k *checker) one(path string, kinds []string, missing, several string) {
 	switch {
 	case len(kinds) == 0:
-		k.add(path, "is missing", mend)
+		k.add(path, "is missing", missing)
 	case len(kinds) > 1:
-		k.add(path, "names several: "+strings.Join(kinds, ", "), "keep one, and write another relay for each of the others")
+		k.add(path, "names several: "+strings.Join(kinds, ", "), "keep one, and "+several)
 	}
 }
 

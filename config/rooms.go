@@ -126,7 +126,7 @@ func (k *checker) host(path, h string) bool {
 	case strings.Contains(h, "/"):
 		k.add(path, fmt.Sprintf("%q holds a path", h), "write it as path")
 	case !isAddr(h) && strings.Contains(h, ":"):
-		k.add(path, fmt.Sprintf("%q holds a port", h), "leave the port out: the room serves the host on every port")
+		k.add(path, fmt.Sprintf("%q holds a port", h), "leave the port out: every port is served")
 	case !isAddr(h) && !hostName(h):
 		k.add(path, fmt.Sprintf("%q is not a host name", h), "use letters, digits, hyphens and dots; other scripts in their xn-- form")
 	default:
@@ -196,7 +196,7 @@ func (k *checker) warnings() {
 	if c.Engine.Durability == "none" {
 		k.add("engine.durability", "none: all places are lost when usher stops", "use sync for real visitors")
 	}
-	if k.src.file != "" && len(c.Rooms)+len(c.Gates)+len(c.Routes) == 0 {
+	if k.src.file != "" && len(c.Rooms)+len(c.Gates)+len(c.Routes)+len(c.Relay) == 0 && !c.Keeper.On {
 		k.add("", "names no room, no gate and no route: usher would stand in front of nothing", "begin with rooms: [{id: main, origin: http://127.0.0.1:9000, match: [{path: /}], capacity: {active: 600}}]")
 	}
 	hostOrigin := map[string]string{}
