@@ -51,7 +51,8 @@ async function enterShop(line) {
     const renew = () => call('POST', 'renew').then((v) => setTimeout(renew, v.admission.renew_after_ms), () => setTimeout(renew, 5000));
     setTimeout(renew, visit.admission.renew_after_ms);
   } catch (e) {
-    if (e.status) return show(`Your turn has passed: ${e.message}`);
+    // 429 and 5xx say "not now"; anything else that has a status says that there is nothing to claim.
+    if (e.status && e.status !== 429 && e.status < 500) return show(`Your turn has passed: ${e.message}`);
     setTimeout(() => enterShop(line), 1000 + Math.random() * 2000);
   }
 }
