@@ -1,10 +1,10 @@
 -- Follows room_prelude.lua. ARGV: 5 "delete", "force" or "purge". The head stays and says which numbers not to give again.
 if ARGV[5] ~= 'purge' then
   if not raw or H.gone == 1 or H.revision == 0 then return 'none' end
-  if waiting() > 0 and ARGV[5] ~= 'force' then return num(waiting()) end
+  if F.waiting() > 0 and ARGV[5] ~= 'force' then return F.num(F.waiting()) end
   H.gone = 1
-  call('XADD', BASE .. 'log', num(H.epoch) .. '-' .. num(H.n + 1), 'x', '')
-  save()
+  call('XADD', BASE .. 'log', F.num(H.epoch) .. '-' .. F.num(H.n + 1), 'x', '')
+  F.save()
   return 'gone'
 end
 if not raw or H.gone ~= 1 then return 'done' end
@@ -23,6 +23,6 @@ for _, k in ipairs(chunks) do
 end
 if call('EXISTS', BASE .. 'line') == 1 then return 'more' end
 if H.pre > 0 then draws[#draws + 1] = {first = H.pre} end
-for _, d in ipairs(draws) do call('UNLINK', draw_key(d.first), BASE .. 'dead:' .. d.first) end
+for _, d in ipairs(draws) do call('UNLINK', F.draw_key(d.first), BASE .. 'dead:' .. d.first) end
 for _, k in ipairs({'a', 'due', 'held', 'ended', 'count', 'silent', 'req', 'text', 'log'}) do call('UNLINK', BASE .. k) end
 return 'done'

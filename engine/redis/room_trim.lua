@@ -6,9 +6,9 @@ if gone > 0 then
   local blob = first and first[2][2]
   if blob then
     local _, epoch, n = unpack_('>Bdd', blob)
-    call('HSET', BASE .. 'text', 'floor', num(epoch) .. '.' .. num(n - 1))
+    call('HSET', BASE .. 'text', 'floor', F.num(epoch) .. '.' .. F.num(n - 1))
   else
-    call('HSET', BASE .. 'text', 'floor', num(H.epoch) .. '.' .. num(H.n))
+    call('HSET', BASE .. 'text', 'floor', F.num(H.epoch) .. '.' .. F.num(H.n))
   end
 end
 return gone
