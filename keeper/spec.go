@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/gobwas/httphead"
@@ -90,6 +91,11 @@ func (s *Spec) checkNumbers() error {
 	case len(r.Message) > maxMessage:
 		return bad("resume.message is %d bytes, at most %d", len(r.Message), maxMessage)
 	}
+	for _, word := range braces.FindAllString(s.Resume.Query, -1) {
+		if word != "{cursor}" && word != "{next}" && word != "{fence}" && word != "{id}" {
+			return bad("resume.query names %s; it may name {cursor}, {next}, {fence} and {id}", word)
+		}
+	}
 	for field, text := range map[string]string{"resume.query": s.Resume.Query, "resume.message": s.Resume.Message} {
 		if strings.ContainsRune(text, 0) {
 			return bad("%s holds a zero byte", field)
@@ -100,6 +106,8 @@ func (s *Spec) checkNumbers() error {
 	}
 	return nil
 }
+
+var braces = regexp.MustCompile(`\{[^{}]*\}`)
 
 func uses(r Resume, what string) bool {
 	if strings.Contains(r.Query, what) || strings.Contains(r.Message, what) {

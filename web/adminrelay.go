@@ -91,7 +91,7 @@ func (c *call) document(doc any, usage string) bool {
 }
 
 func (c *call) seekRelay(r *relay.Relay) {
-	const usage = `send {"to": "oldest"}, {"to": "newest"}, {"at": "2030-06-01T10:00:00Z"} or {"after": "1.42"}`
+	const usage = `send {"to": "oldest"}, {"to": "newest"}, {"at": "2026-12-04T10:00:00Z"} or {"after": "1.42"}`
 	var doc struct {
 		To    string    `json:"to"`
 		At    time.Time `json:"at"`
@@ -108,6 +108,10 @@ func (c *call) seekRelay(r *relay.Relay) {
 	}
 	if given != 1 || doc.To != "" && doc.To != "oldest" && doc.To != "newest" {
 		c.fail(&problem{status: 400, code: "bad_request", detail: usage})
+		return
+	}
+	if doc.At.After(time.Now().Add(time.Minute)) { // its clock may be ahead of ours
+		c.fail(&problem{status: 400, code: "bad_request", detail: "at is in the future: nothing would be carried until then; give a time that has been, or pause the relay"})
 		return
 	}
 	err := r.Seek(c.ctx, relay.From{Newest: doc.To == "newest", At: doc.At, After: relay.Position(doc.After)})

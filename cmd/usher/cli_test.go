@@ -55,6 +55,7 @@ func TestEveryHelpHasExamples(t *testing.T) {
 
 func TestMistakesOnTheCommandLine(t *testing.T) {
 	quiet(t)
+	t.Setenv("USHER_ADMIN_TOKEN", "")
 	for _, tc := range []struct {
 		args []string
 		want string
@@ -70,6 +71,7 @@ func TestMistakesOnTheCommandLine(t *testing.T) {
 		{[]string{"rooms", "set", "a", "actve=5"}, `actve: unknown key; did you mean "active"?`},
 		{[]string{"rooms", "set", "a", "foo=1"}, "foo: unknown key; there are origin, active, "},
 		{[]string{"validate"}, "needs the path of a configuration file"},
+		{[]string{"relay", "--from", "usher://127.0.0.1:1/a", "--to", "-"}, "its admin token is missing; set USHER_ADMIN_TOKEN"},
 	} {
 		code, _, stderr := usher(tc.args...)
 		if code != 2 || !strings.Contains(stderr, tc.want) || !strings.Contains(stderr, "--help") {

@@ -275,8 +275,11 @@ func newDLQDropCmd(df *dlqFlags) *cobra.Command {
 				}
 				dropped, events = dropped+k, events[n:]
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%d dropped\n", dropped)
-			return err
+			fmt.Fprintf(cmd.OutOrStdout(), "%d dropped\n", dropped)
+			if named := len(args) - 1; dropped < named {
+				return fmt.Errorf("%d of %d are no dead letters of %s; usher dlq list %[3]s shows which are", named-dropped, named, args[0])
+			}
+			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&all, "all", false, "all that there are now")

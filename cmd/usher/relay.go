@@ -86,7 +86,7 @@ with the same --state, and brought back by the same usher relay with --redrive.`
 	flags.StringVar(&f.start, "start", "oldest", "where it begins the first time: oldest, newest, or a time (RFC 3339)")
 	flags.StringVar(&f.onGap, "on-gap", "stop", "stop or continue, when the source no longer has what was not read")
 	flags.StringSliceVar(&f.events, "events", nil, "types of events to carry (default all)")
-	flags.StringSliceVar(&f.allow, "allow", nil, "private networks that a webhook may be in, as 10.0.0.0/8")
+	flags.StringSliceVar(&f.allow, "allow", nil, "private networks that a webhook may be in, as 10.0.0.0/8: egress.allow of the configuration file")
 	flags.DurationVar(&f.idle, "until-idle", 0, "end when nothing has come for so long (default: never)")
 	flags.Float64Var(&f.redrive, "redrive", 0, "bring all dead letters back, so many a second, and end; nothing else is carried")
 	flags.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")
@@ -137,7 +137,11 @@ func (f *relayFlags) run(ctx context.Context, stdout io.Writer, log *slog.Logger
 		opts.Egress = append(opts.Egress, p)
 	}
 	if remote != nil {
-		opts.Source = adminlog.New(remote.Base, adminlog.Options{Token: strings.TrimSpace(os.Getenv("USHER_ADMIN_TOKEN")), Rooms: remote.Rooms})
+		token := strings.TrimSpace(os.Getenv("USHER_ADMIN_TOKEN"))
+		if token == "" {
+			return &usageError{fmt.Errorf("--from %s: its admin token is missing; set USHER_ADMIN_TOKEN, as by USHER_ADMIN_TOKEN=$(cat usher-data/admin.token)", f.from)}
+		}
+		opts.Source = adminlog.New(remote.Base, adminlog.Options{Token: token, Rooms: remote.Rooms})
 	}
 	closer, err := openState(f.state, &opts, log)
 	if err != nil {

@@ -141,6 +141,11 @@ func (w *relayed) audit(visitors int) {
 	if left := w.letters("to-hook"); len(left) != 0 {
 		t.Errorf("%d letters are left after all were brought back", len(left))
 	}
+	for _, wrong := range [][]string{{"dlq", "drop", "to-hook", "premiere/9.9"}, {"relays", "seek", "to-hook", "--at", "2999-06-01T10:00:00Z"}} {
+		if out, err := w.cli(wrong...); err == nil {
+			t.Errorf("usher %v: taken\n%s", wrong, out)
+		}
+	}
 	w.mu.Lock()
 	hooked, took := slices.Clone(w.hooked), slices.Clone(w.took)
 	w.mu.Unlock()

@@ -21,7 +21,7 @@ share its engine, and over restarts.`,
   usher relays pause bookings
   usher relays resume bookings                 # also behind a gap
   usher relays seek bookings --to oldest       # send everything again
-  usher relays seek bookings --at 2030-06-01T10:00:00Z`)
+  usher relays seek bookings --at 2026-12-04T10:00:00Z`)
 	af.register(cmd)
 	steer := func(verb, short string) *cobra.Command {
 		return &cobra.Command{
@@ -87,7 +87,7 @@ func relayTable(w io.Writer, list []relay.Status) error {
 			fmt.Fprintf(tw, "%s\t\twaiting\t\t\t\t%d\t%s\n", r.ID, r.Dead.Letters, r.Alarm)
 		}
 		if r.Why != "" {
-			fmt.Fprintf(tw, "\t%s\n", oneLine(r.Why, 120))
+			fmt.Fprintf(tw, "\t%s\n", oneLine(r.Why, 400))
 		}
 	}
 	return tw.Flush()
@@ -98,7 +98,7 @@ func newRelaysSeekCmd(af *adminFlags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "seek RELAY", Short: "Begin again from somewhere",
 		Long:    "seek moves the relay's cursors. What is sent twice by it has the same event id.",
-		Example: "  usher relays seek bookings --to oldest\n  usher relays seek bookings --at 2030-06-01T10:00:00Z\n  usher relays seek bookings --after 1.42",
+		Example: "  usher relays seek bookings --to oldest\n  usher relays seek bookings --at 2026-12-04T10:00:00Z\n  usher relays seek bookings --after 1.42",
 		Args:    wantArgs("the id of a relay"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			body := map[string]any{}

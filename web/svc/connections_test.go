@@ -183,6 +183,7 @@ func TestConnectionsRefuse(t *testing.T) {
 		`{"url":"wss://x/","headers":{"X A":"hunter2"}}`:                             "name of a header",
 		`{"url":"wss://x/","resume":{"query":"from={cursor}"}}`:                      "cursor.json",
 		`{"url":"wss://x/","resume":{"query":"a b"},"cursor":{"json":"n"}}`:          "resume.query",
+		`{"url":"wss://x/","resume":{"query":"from={cursr}"}}`:                       "resume.query names {cursr}; it may name {cursor}",
 		`{"url":"wss://x/","cursor":{"json":"a..b"}}`:                                "cursor.json",
 		`{"url":"wss://x/","cursor":{"json":"n","start":-1}}`:                        "cursor.start",
 		`{"url":"wss://x/","cursor":{"json":7}}`:                                     "cursor.json",
