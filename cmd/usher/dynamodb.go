@@ -19,7 +19,8 @@ func newDynamoDBCmd() *cobra.Command {
 	cmd := group("dynamodb", "Make the tables that leases are kept in",
 		`DynamoDB can keep leases and their cursors: who holds which connection, and how far it
 has come. Credentials are found as every AWS tool finds them: environment, shared config,
-web identity, container, instance.`,
+web identity, container, instance. An emulator takes any, as AWS_ACCESS_KEY_ID=x and
+AWS_SECRET_ACCESS_KEY=x.`,
 		`  usher dynamodb create --table usher-leases --region eu-west-1
   usher dynamodb create --endpoint http://127.0.0.1:4567 --region local   # an emulator`)
 	cmd.AddCommand(newDynamoDBCreateCmd())

@@ -49,4 +49,4 @@ const server = http.createServer(async (req, res) => {
 });
 
 server.listen(Number(process.env.PORT || 3000), '127.0.0.1', () => console.log(`listening ${server.address().port}`));
-process.stdin.on('end', () => process.exit(0)).resume();
+if (process.env.END_WITH_STDIN) process.stdin.on('end', () => process.exit(0)).resume(); // for the test: it ends with its parent

@@ -125,7 +125,7 @@ func TestSessionsOfTwoNodes(t *testing.T) {
 	}
 	var all []instance
 	for i := range 2 {
-		app, line := run(t, "listening", []string{"PORT=0"}, "node", "server.js")
+		app, line := run(t, "listening", []string{"PORT=0", "END_WITH_STDIN=1"}, "node", "server.js")
 		side, shown := run(t, "figures are shown", []string{"USHER_AFFINITY_SECRET=a-secret-of-this-test"}, usher, "sidecar", "--peers", "--redis", redis, "--key", "header:X-Account",
 			"--close", "/usher/close", "--instance", fmt.Sprint("node-", i), "--listen", ownIP()+":0", "--metrics-listen", "127.0.0.1:0", "--log-format", "json",
 			"--app", "http://127.0.0.1:"+strings.TrimPrefix(line, "listening "))
