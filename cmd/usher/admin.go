@@ -89,14 +89,16 @@ func (f *adminFlags) find() (url string, token config.Secret, from string, err e
 }
 
 // adminURL is where a local client finds the admin listener of c.
-func adminURL(c *config.Config) string {
+func adminURL(c *config.Config) string { return listenerURL(c.Admin.Listen, c.Admin.TLS.On()) }
+
+func listenerURL(listen string, tls bool) string {
 	scheme := "http://"
-	if c.Admin.TLS.On() {
+	if tls {
 		scheme = "https://"
 	}
-	host, port, err := net.SplitHostPort(c.Admin.Listen)
+	host, port, err := net.SplitHostPort(listen)
 	if err != nil {
-		return scheme + c.Admin.Listen
+		return scheme + listen
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1"

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ushergo/usher/cmd/usher/internal/adminapi"
+	"github.com/ushergo/usher/config"
 	"github.com/ushergo/usher/internal/loadtest"
 )
 
@@ -35,7 +36,7 @@ func newBenchCmd() *cobra.Command {
 		Use:   "bench [URL]",
 		Short: "Put a crowd of visitors in front of a room, and judge it",
 		Long: `bench sends visitors over HTTP to a room of a running usher (default
-http://127.0.0.1:8080). They enter, wait, are let in, stay, and leave; some vanish
+what --config listens on, or http://127.0.0.1:8080). They enter, wait, are let in, stay, and leave; some vanish
 while they wait. Then it reports how long they waited for answers, and counts what
 must never happen: somebody overtaken, admitted twice, admitted beyond the limit, or
 lost. Each count must be 0; else the exit status is 1.
@@ -62,6 +63,13 @@ the room again.`,
 				return err
 			}
 			cfg.URL = "http://127.0.0.1:8080"
+			if f.admin.config != "" {
+				c, err := config.Load(f.admin.config)
+				if err != nil {
+					return err
+				}
+				cfg.URL = listenerURL(c.Public.Listen, c.Public.TLS.On())
+			}
 			if len(args) > 0 {
 				cfg.URL = args[0]
 				if !strings.Contains(cfg.URL, "://") {

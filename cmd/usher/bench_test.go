@@ -79,6 +79,7 @@ func TestBenchViewOffATerminal(t *testing.T) {
 
 func TestBenchRefusesBadOptions(t *testing.T) {
 	quiet(t)
+	file := write(t, "usher.yaml", "public: {listen: ':1'}\n")
 	for _, c := range []struct {
 		args []string
 		code int
@@ -88,6 +89,7 @@ func TestBenchRefusesBadOptions(t *testing.T) {
 		{[]string{"--renew", "--proxy", "/x"}, 2, "exclude"},
 		{[]string{"--abandon", "5"}, 2, "share"},
 		{[]string{"--room", "r", "http://127.0.0.1:1"}, 1, "connection refused"},
+		{[]string{"--room", "r", "--config", file}, 1, "no answer from http://127.0.0.1:1 "},
 	} {
 		var stdout, stderr bytes.Buffer
 		args := append([]string{"bench", "--data", t.TempDir()}, c.args...)

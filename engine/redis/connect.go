@@ -164,7 +164,10 @@ func (c *Config) explain(err error) error {
 	say := func(key, what, mend string) error {
 		return fmt.Errorf("engine.%s: %s; %s: %w", key, what, mend, err)
 	}
-	text := err.Error()
+	text, sentinels := err.Error(), ""
+	if c.Mode == Sentinel {
+		sentinels = "; if it is the Sentinels that ask, sentinel_password (or USHER_SENTINEL_PASSWORD)"
+	}
 	var authority x509.UnknownAuthorityError
 	var host x509.HostnameError
 	var invalid x509.CertificateInvalidError
@@ -183,9 +186,9 @@ func (c *Config) explain(err error) error {
 	case strings.Contains(text, "tls: ") && (strings.Contains(text, "certificate required") || strings.Contains(text, "bad certificate") || strings.Contains(text, "unknown certificate")):
 		return say("tls_cert", at+" asks for a certificate that it trusts", "give tls_cert and tls_key, signed by its tls-ca-cert-file")
 	case strings.HasPrefix(text, "WRONGPASS"), strings.Contains(text, "invalid username-password"), strings.Contains(text, "invalid password"):
-		return say("password", at+" refuses username and password", "set username and password as its ACL has them (or USHER_REDIS_PASSWORD)")
+		return say("password", at+" refuses username and password", "set username and password as its ACL has them (or USHER_REDIS_PASSWORD)"+sentinels)
 	case strings.HasPrefix(text, "NOAUTH"), strings.Contains(text, "NOAUTH"):
-		return say("password", at+" asks for a password", "set password (or USHER_REDIS_PASSWORD), and username if there is one")
+		return say("password", at+" asks for a password", "set password (or USHER_REDIS_PASSWORD), and username if there is one"+sentinels)
 	case strings.HasPrefix(text, "NOPERM"):
 		return say("username", "the ACL user may not do what usher needs", "allow it ~usher:* ~* &* +@all -@dangerous +info +cluster|slots +cluster|shards, or see docs/operations.md")
 	case strings.Contains(text, "cluster support disabled"):

@@ -82,6 +82,7 @@ func TestConnectSaysWhichKeyToMend(t *testing.T) {
 		{"replica", at(replica), "engine.addrs: " + replica.Addr + " is a replica of " + plain.Addr},
 		{"single for a sentinel", at(sentinel), "engine.addrs: " + sentinel.Addr + " is a Sentinel; write mode: sentinel and sentinel_master"},
 		{"sentinel for a single", with(at(plain), func(c *redis.Config) { c.Mode, c.SentinelMaster = redis.Sentinel, "mymaster" }), "engine.addrs: " + plain.Addr + " is no Sentinel"},
+		{"sentinels with a password", with(at(secret), func(c *redis.Config) { c.Mode, c.SentinelMaster = redis.Sentinel, "mymaster" }), "if it is the Sentinels that ask, sentinel_password"},
 		{"unwatched master", with(watched, func(c *redis.Config) { c.SentinelMaster = "ours" }), `engine.sentinel_master: the Sentinels watch no master of the name "ours"`},
 		{"tls to plain", with(at(plain), func(c *redis.Config) { c.TLS, c.DialTimeout = true, time.Second }), "engine.addrs: " + plain.Addr + " does not answer a TLS handshake; if it speaks no TLS, write tls: false"},
 		{"plain to tls", at(secure), "engine.tls: " + secure.Addr + " hangs up; if it speaks TLS, write tls: true"},
