@@ -9,9 +9,9 @@ const [base, out, filter] = process.argv.slice(2); // no OUT, no pictures
 const axe = fs.readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const names = JSON.parse(process.env.USHER_SAMPLES).filter((n) => !filter || n.startsWith(filter));
 const langs = process.env.USHER_LANGS.split(',');
-// Languages differ in words alone, so one of them is judged whole and the others by their fullest states; and what is
-// wide differs in no colour.
-const judged = (name, lang, theme, width) => (lang === langs[0] || /^(waiting|prequeue|ended)$/.test(name)) && (width === 360 || theme === 'light');
+// Languages differ in words alone, so one of them is judged whole and the others by their fullest states; widths differ in
+// no colour, so each theme is judged at one of them. All are looked at for what does not fit.
+const judged = (name, lang, theme, width) => (lang === langs[0] || /^(waiting|prequeue|ended)$/.test(name)) && (width === 360) === (theme === 'dark');
 if (out) fs.mkdirSync(out, {recursive: true});
 
 const browser = await launch();
