@@ -138,6 +138,11 @@ func (c *Config) inspect(ctx context.Context, client rueidis.Client) error {
 	if err != nil {
 		return c.explain(err)
 	}
+	return c.fits(info)
+}
+
+// fits compares what the server says of itself with what c says.
+func (c *Config) fits(info map[string]string) error {
 	at := strings.Join(c.Addrs, ", ")
 	version := info["redis_version"] // Valkey says 7.2.4 there, for those who ask
 	major, _, _ := strings.Cut(version, ".")
@@ -152,8 +157,8 @@ func (c *Config) inspect(ctx context.Context, client rueidis.Client) error {
 	case single && info["role"] == "slave":
 		return fmt.Errorf("engine.addrs: %s is a replica of %s:%s and takes no writes; name its master, or write mode: sentinel",
 			at, info["master_host"], info["master_port"])
-	case n < 6:
-		return fmt.Errorf("engine.addrs: %s is Redis %s; usher needs 6.2 or later", at, version)
+	case n < 7:
+		return fmt.Errorf("engine.addrs: %s is Redis %s; usher needs 7 or later", at, version)
 	}
 	return nil
 }
