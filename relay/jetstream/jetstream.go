@@ -114,10 +114,21 @@ func connect(o Connection) (*conn, error) {
 
 // classed says whose fault an error is.
 func (c *conn) classed(err error) error {
+	if err == nil {
+		return nil
+	}
+	if d := c.denied.Load(); d != nil && time.Since(d.at) < 10*time.Second {
+		return relay.Errorf(relay.Denied, "%w (%w)", d.err, err)
+	}
+	if !c.nc.IsConnected() { // then err says that headers are not supported, or a buffer is full
+		why := c.nc.LastError()
+		if why == nil {
+			why = nats.ErrDisconnected
+		}
+		return fmt.Errorf("no connection to nats: %w", why)
+	}
 	var api *jetstream.APIError
 	switch {
-	case err == nil:
-		return nil
 	case errors.As(err, &api):
 		switch api.ErrorCode {
 		case 10054, 10097: // message or header beyond the stream's limit
@@ -133,9 +144,6 @@ func (c *conn) classed(err error) error {
 		return relay.Errorf(relay.Denied, "no stream takes this subject (or it has no leader now): make one that does, as `nats stream add`: %w", err)
 	case errors.Is(err, nats.ErrPermissionViolation), errors.Is(err, nats.ErrAuthorization):
 		return relay.Classed(relay.Denied, err)
-	}
-	if d := c.denied.Load(); d != nil && time.Since(d.at) < 10*time.Second {
-		return relay.Errorf(relay.Denied, "%w (%w)", d.err, err)
 	}
 	return err
 }

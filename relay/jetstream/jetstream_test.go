@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -358,6 +359,15 @@ func TestWhoseFaultItIs(t *testing.T) {
 		if _, err := jetstream.OpenSink(o); err == nil {
 			t.Errorf("%+v is taken", o)
 		}
+	}
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // nobody speaks NATS there
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ln.Close() })
+	away := sink(t, jetstream.SinkOptions{Connection: jetstream.Connection{URL: "nats://" + ln.Addr().String()}})
+	if err := send(away, "premiere", event(10)); err == nil || relay.ClassOf(err) != relay.Transient || !strings.Contains(err.Error(), "no connection") {
+		t.Errorf("nobody there: %v", err)
 	}
 	full := start(t, nil)
 	stream(t, client(t, full), natsjs.StreamConfig{Name: "bookings", Subjects: []string{"usher.>"}, MaxMsgs: 1, Discard: natsjs.DiscardNew})
