@@ -13,6 +13,7 @@ import (
 	"github.com/redis/rueidis"
 
 	"github.com/ushergo/usher/engine/redis"
+	"github.com/ushergo/usher/internal/redistest"
 	"github.com/ushergo/usher/room"
 	"github.com/ushergo/usher/room/roomtest"
 )
@@ -35,6 +36,16 @@ func crowd(t *testing.T, s room.Store, id string, from, n int) []room.View {
 	return views
 }
 
+// readMirror follows the room until the node has read what the test waits for: it reads its own events back a little later.
+func readMirror(t *testing.T, s room.Store, id string, ok func(*room.Mirror) bool) (m *room.Mirror) {
+	t.Helper()
+	redistest.Until(t, "the node has read its own events", func() bool {
+		m = mirrorOf(t, s, id)
+		return ok(m)
+	})
+	return m
+}
+
 // sameAsLog compares what the log says of a room with what its keys say.
 func sameAsLog(t *testing.T, c rueidis.Client, s room.Store, id string) room.Summary {
 	t.Helper()
@@ -48,7 +59,8 @@ func sameAsLog(t *testing.T, c rueidis.Client, s room.Store, id string) room.Sum
 			t.Fatal(err)
 		}
 	}
-	got, want := mirrorOf(t, s, id), m.Mirror()
+	want := m.Mirror()
+	got := readMirror(t, s, id, func(got *room.Mirror) bool { return got.Cursor == want.Cursor })
 	got.Summary.Now, want.Summary.Now = 0, 0
 	if fmt.Sprintf("%+v", got.Summary) != fmt.Sprintf("%+v", want.Summary) || got.Line.Positioned() != want.Line.Positioned() {
 		t.Fatalf("by its keys\n%+v\nby its log\n%+v", got.Summary, want.Summary)
@@ -218,10 +230,7 @@ func TestRoomFailoverInThePrequeue(t *testing.T) {
 			}
 		}
 		want := int64(before + 1 + 10)
-		m := mirrorOf(t, s, id)
-		for end := time.Now().Add(30 * time.Second); m.Summary.Opening.Count == 0 && time.Now().Before(end); m = mirrorOf(t, s, id) {
-			time.Sleep(5 * time.Millisecond) // this node may not have read its own event back
-		}
+		m := readMirror(t, s, id, func(m *room.Mirror) bool { return m.Summary.Opening.Count != 0 })
 		if m.Summary.Opening.Count != uint64(want) || m.Summary.Waiting+m.Summary.Active != want {
 			t.Errorf("%d in the draw, %d in line, %d inside; want %d", m.Summary.Opening.Count, m.Summary.Waiting, m.Summary.Active, want)
 		}
