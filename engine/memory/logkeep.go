@@ -73,7 +73,7 @@ var errEnough = errors.New("enough")
 
 // events reads the log. The zero cursor reads from the oldest event kept.
 func (h *host) events(ctx context.Context, after room.Cursor, limit int) ([]room.Event, room.Cursor, error) {
-	limit = min(max(limit, 1), 10_000)
+	limit, asked := min(max(limit, 1), 10_000), after
 	if h.engine.opts.NoSync {
 		if err := h.written(ctx); err != nil {
 			return nil, after, err
@@ -117,8 +117,8 @@ func (h *host) events(ctx context.Context, after room.Cursor, limit int) ([]room
 	var trimmed *journal.TrimmedError
 	switch {
 	case err == nil, errors.Is(err, errEnough):
-	case errors.As(err, &trimmed): // deleted while we read
-		return nil, after, room.ErrTrimmed
+	case errors.As(err, &trimmed): // deleted while we read, which may or may not be what was asked for
+		return h.events(ctx, asked, limit)
 	case errors.Is(err, room.ErrTrimmed):
 		return nil, after, room.ErrTrimmed
 	default:

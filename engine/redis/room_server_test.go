@@ -186,10 +186,19 @@ func startSentinels(t testing.TB) *sentinels {
 // synced waits until b replicates a.
 func (s *sentinels) synced(a, b int) {
 	s.t.Helper()
-	c := s.servers[b].client()
+	c, of := s.servers[b].client(), s.servers[a].client()
 	soon(s.t, "the replica follows", func() bool {
 		info, _ := c.Do(context.Background(), c.B().Info().Section("replication").Build()).ToString()
 		return strings.Contains(info, "master_link_status:up") && strings.Contains(info, fmt.Sprintf("master_port:%d\r", s.servers[a].port))
+	})
+	soon(s.t, "writes arrive at the replica", func() bool { // after a diskless copy, with its first sign of life, up to a second later
+		for _, err := range []error{of.Do(context.Background(), of.B().Set().Key("probe").Value("x").Build()).Error(), of.Do(context.Background(), of.B().Del().Key("probe").Build()).Error()} {
+			if err != nil {
+				return false
+			}
+		}
+		n, _ := of.Do(context.Background(), of.B().Wait().Numreplicas(1).Timeout(1000).Build()).AsInt64()
+		return n >= 1
 	})
 }
 
