@@ -222,6 +222,17 @@ func (s *Server) Replica(args ...string) *Server {
 	s.t.Helper()
 	r := StartAt(s.t, s.Host, append([]string{"--replicaof", s.Host, strconv.Itoa(s.Port), "--repl-diskless-sync-delay", "0"}, args...)...)
 	Until(s.t, "the replica follows", func() bool { return r.Info("master_link_status") == "up" })
+	// After a diskless copy nothing more is sent before the replica's first sign of life, up to a second later.
+	Until(s.t, "writes arrive at the replica", func() bool {
+		s.Must("SET", "probe", "x")
+		s.Must("DEL", "probe")
+		m, err := s.Do("WAIT", s.Info("connected_slaves"), "1000")
+		if err != nil {
+			return false
+		}
+		n, err := m.AsInt64()
+		return err == nil && n > 0 && strconv.FormatInt(n, 10) == s.Info("connected_slaves")
+	})
 	return r
 }
 
