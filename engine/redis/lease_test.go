@@ -61,9 +61,15 @@ func (s *leaseServer) start() {
 		s.t.Fatal(err)
 	}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
-		if c, err := net.Dial("unix", s.sock); err == nil {
+		if c, err := net.Dial("unix", s.sock); err == nil { // it listens, and may still be loading
+			answer := make([]byte, 5)
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
+			_, _ = c.Write([]byte("PING\r\n"))
+			_, err = io.ReadFull(c, answer)
 			_ = c.Close()
-			return
+			if err == nil && string(answer) == "+PONG" {
+				return
+			}
 		}
 		if time.Now().After(end) {
 			s.t.Fatalf("redis-server does not answer: %s", out.String())
