@@ -8,7 +8,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -251,49 +250,16 @@ func (s *Gates) Watch(ctx context.Context, key string, wake func()) error {
 	if err := gate.CheckKey(key); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	begun := make(chan struct{})
-	began := sync.OnceFunc(func() { close(begun) })
-	failed := make(chan error, 1)
-	pause := 10 * time.Millisecond
-	hooked := rueidis.WithOnSubscriptionHook(ctx, func(p rueidis.PubSubSubscription) {
-		if p.Kind == "subscribe" || p.Kind == "ssubscribe" {
-			began()
-			wake()
+	err := listen(ctx, s.client, func() rueidis.Completed {
+		if s.sharded {
+			return s.client.B().Ssubscribe().Channel(gateChannel(key)).Build()
 		}
-	})
-	go func() {
-		defer cancel()
-		for ctx.Err() == nil {
-			sub := s.client.B().Subscribe().Channel(gateChannel(key)).Build()
-			if s.sharded {
-				sub = s.client.B().Ssubscribe().Channel(gateChannel(key)).Build()
-			}
-			start := time.Now()
-			err := s.client.Receive(hooked, sub, func(rueidis.PubSubMessage) { wake() })
-			select {
-			case failed <- err:
-			default:
-			}
-			if time.Since(start) > time.Second {
-				pause = 10 * time.Millisecond
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-				pause = min(2*pause, time.Second)
-			}
-		}
-	}()
-	select {
-	case <-begun:
-		return nil
-	case err := <-failed:
-		cancel()
-		return fmt.Errorf("%w: redis: %w", gate.ErrUnavailable, err)
-	case <-ctx.Done():
-		return ctx.Err()
+		return s.client.B().Subscribe().Channel(gateChannel(key)).Build()
+	}, wake)
+	if refused := (errListen{}); errors.As(err, &refused) {
+		return fmt.Errorf("%w: redis: %w", gate.ErrUnavailable, refused.error)
 	}
+	return err
 }
 
 // Health implements gate.Store.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -410,44 +409,11 @@ func (s *Leases) Flush(ctx context.Context, cs []lease.Cursor) ([]bool, error) {
 // Watch implements lease.Watcher. It subscribes anew, after a pause that doubles to a second, as often as it must, and wakes
 // each time.
 func (s *Leases) Watch(ctx context.Context, wake func()) error {
-	begun := make(chan struct{})
-	began := sync.OnceFunc(func() { close(begun) })
-	failed := make(chan error, 1)
-	ctx, cancel := context.WithCancel(ctx)
-	hooked := rueidis.WithOnSubscriptionHook(ctx, func(p rueidis.PubSubSubscription) {
-		if p.Kind == "subscribe" {
-			began()
-			wake()
-		}
-	})
-	go func() {
-		defer cancel()
-		for pause := 10 * time.Millisecond; ctx.Err() == nil; {
-			start := time.Now()
-			err := s.client.Receive(hooked, s.client.B().Subscribe().Channel(s.base+":told").Build(), func(rueidis.PubSubMessage) { wake() })
-			select {
-			case failed <- err:
-			default:
-			}
-			if time.Since(start) > time.Second {
-				pause = 10 * time.Millisecond
-			}
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-				pause = min(2*pause, time.Second)
-			}
-		}
-	}()
-	select {
-	case <-begun:
-		return nil
-	case err := <-failed:
-		cancel()
-		return fmt.Errorf("%w: redis: leases %s: %w", lease.ErrUnavailable, s.space, err)
-	case <-ctx.Done():
-		return ctx.Err()
+	err := listen(ctx, s.client, func() rueidis.Completed { return s.client.B().Subscribe().Channel(s.base + ":told").Build() }, wake)
+	if refused := (errListen{}); errors.As(err, &refused) {
+		return fmt.Errorf("%w: redis: leases %s: %w", lease.ErrUnavailable, s.space, refused.error)
 	}
+	return err
 }
 
 // Health implements lease.Store.
